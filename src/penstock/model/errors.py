@@ -1,0 +1,214 @@
+"""Every error the broker can give a user, as one tree of nouns.
+
+Each door maps each of these to its own code (a test asks every door for all of them). `retriable` tells a
+client whether the same call may succeed later; the message is for a person and says what to do.
+"""
+
+
+class PenstockError(Exception):
+    """Root of all errors with a meaning for a user."""
+
+    retriable = False
+
+
+# -- what was asked for does not exist, or exists already ---------------------------------------------------
+
+
+class UnknownTopic(PenstockError):
+    retriable = True  # a topic may be about to be created
+
+
+class UnknownTopicId(PenstockError):
+    retriable = True
+
+
+class UnknownPartition(PenstockError):
+    retriable = True
+
+
+class TopicExists(PenstockError):
+    pass
+
+
+class UnknownGroup(PenstockError):
+    pass
+
+
+class GroupNotEmpty(PenstockError):
+    pass
+
+
+class GroupSubscribed(PenstockError):
+    """The offsets of a topic that the group still reads cannot be deleted."""
+
+
+# -- what was asked for is not allowed ----------------------------------------------------------------------
+
+
+class InvalidTopicName(PenstockError):
+    pass
+
+
+class InvalidPartitions(PenstockError):
+    pass
+
+
+class InvalidReplication(PenstockError):
+    pass
+
+
+class InvalidAssignment(PenstockError):
+    pass
+
+
+class InvalidSetting(PenstockError):
+    """A setting's name or value is not one we support; the message names both and what is allowed."""
+
+
+class InvalidRequest(PenstockError):
+    pass
+
+
+class UnsupportedVersion(PenstockError):
+    pass
+
+
+class NotAllowed(PenstockError):
+    """The principal may not do this."""
+
+
+class PolicyViolation(PenstockError):
+    pass
+
+
+class LimitReached(PenstockError):
+    """A named bound of the server is reached; the message names the bound."""
+
+
+# -- records and offsets ------------------------------------------------------------------------------------
+
+
+class CorruptBatch(PenstockError):
+    """Bytes that should be a record batch are not one, or their checksum is wrong."""
+
+
+class InvalidRecord(PenstockError):
+    """A well-formed batch that breaks a rule of its topic (no key in a compacted topic, for one)."""
+
+
+class RecordTooLarge(PenstockError):
+    pass
+
+
+class InvalidTimestamp(PenstockError):
+    pass
+
+
+class UnsupportedCompression(PenstockError):
+    pass
+
+
+class OffsetOutOfRange(PenstockError):
+    pass
+
+
+class OffsetMetadataTooLarge(PenstockError):
+    pass
+
+
+# -- idempotent producers -----------------------------------------------------------------------------------
+
+
+class OutOfOrderSequence(PenstockError):
+    pass
+
+
+class DuplicateSequence(PenstockError):
+    """A repeat of a batch so old that its offset is no longer known."""
+
+
+class InvalidProducerEpoch(PenstockError):
+    pass
+
+
+class UnknownProducer(PenstockError):
+    pass
+
+
+# -- groups -------------------------------------------------------------------------------------------------
+
+
+class InvalidGroup(PenstockError):
+    pass
+
+
+class UnknownMember(PenstockError):
+    pass
+
+
+class IllegalGeneration(PenstockError):
+    pass
+
+
+class RebalanceInProgress(PenstockError):
+    pass
+
+
+class InconsistentProtocol(PenstockError):
+    pass
+
+
+class InvalidSessionTimeout(PenstockError):
+    pass
+
+
+class MemberIdRequired(PenstockError):
+    pass
+
+
+class FencedInstance(PenstockError):
+    pass
+
+
+class GroupFull(PenstockError):
+    pass
+
+
+# -- fetch sessions and leadership --------------------------------------------------------------------------
+
+
+class UnknownFetchSession(PenstockError):
+    retriable = True
+
+
+class InvalidFetchSessionEpoch(PenstockError):
+    retriable = True
+
+
+class FencedLeaderEpoch(PenstockError):
+    retriable = True
+
+
+class UnknownLeaderEpoch(PenstockError):
+    retriable = True
+
+
+# -- storage ------------------------------------------------------------------------------------------------
+
+
+class StorageFailed(PenstockError):
+    """The engine could not store or read; nothing of this call was acknowledged."""
+
+    retriable = True
+
+
+class StorageFull(StorageFailed):
+    """No space left; the same write succeeds once there is."""
+
+
+class Conflict(StorageFailed):
+    """Another writer was there: the stream does not end where the caller believed."""
+
+
+class TimedOut(PenstockError):
+    retriable = True
