@@ -32,7 +32,7 @@ def compress(codec: int, data: Buffer) -> bytes:
     if codec == SNAPPY:
         return _compress_snappy(memoryview(data))
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(data, level=1))
+        return _compress_lz4(data)
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(data, level=3))
     raise ValueError(f"no compression codec {codec}")
@@ -60,6 +60,13 @@ def _bounded(decompress_into: Callable[[Buffer, Any], int], data: Buffer, max_by
     """Decompress into memory that the kernel lends page by page as it is filled, and that ends at the bound."""
     with mmap.mmap(-1, max(max_bytes, 1)) as room:
         return room[: decompress_into(data, room)]
+
+
+def _compress_lz4(data: Buffer) -> bytes:
+    # Java's client refuses frames of linked blocks, which is what the plain compress() makes.
+    compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
+    compressor.compress(data)
+    return bytes(compressor.finish())
 
 
 def _compress_snappy(data: memoryview) -> bytes:
