@@ -58,6 +58,9 @@ _I32_MAX: Final[i64] = 0x7FFF_FFFF
 _OFFSET_MAX: Final[i64] = 0x7FFF_FFFF_FFFF_FFFF - _I32_MAX - 1  # so that no end offset overflows
 _LAST_CODEC: Final[i64] = 4
 
+_COPY_BELOW_BYTES: Final[i64] = 1024  # a copy of so few bytes is cheaper than a memoryview of them
+_WINDOW_BYTES: Final[i64] = 4096
+
 _HEADER = Struct(">qiibIhiqqqhii")
 _OFFSET = Struct(">q")
 _EPOCH = Struct(">i")
@@ -218,10 +221,6 @@ def _native(buf: Buffer, position: i64) -> tuple[bytes, i64]:
     return bytes(memoryview(buf)[position : position + HEADER_BYTES]), 0
 
 
-# Below this a copy is cheaper than a memoryview of the bytes.
-_COPY_BELOW_BYTES: Final[i64] = 1024
-
-
 def _crc(buf: Buffer, start: i64, stop: i64) -> i64:
     if stop - start < _COPY_BELOW_BYTES and isinstance(buf, bytes):
         return i64(crc32c(buf[start:stop]))
@@ -242,27 +241,41 @@ def whole_batches(buf: Buffer, offset: i64, end_offset: i64, verify: bool) -> tu
     start: i64 = -1
     next_offset: i64 = offset
     last_end: i64 = 0
+    # Compiled code reads numbers from `bytes` only: what is not `bytes` is seen through a window copied from it.
+    window = buf if isinstance(buf, bytes) else b""
+    window_start: i64 = 0
+    window_stop: i64 = len(window)
+    view = memoryview(buf)
+    checksum = crc32c
     while size - position >= HEADER_BYTES:
-        head, at = _native(buf, position)
-        batch_bytes = i64(read_i32_be(head, at + 8)) + LENGTH_END
-        if batch_bytes < HEADER_BYTES or i64(head[at + 16]) != MAGIC:
+        if position + HEADER_BYTES > window_stop:
+            window = bytes(view[position : position + _WINDOW_BYTES])
+            window_start = position
+            window_stop = position + len(window)
+        at = position - window_start
+        batch_bytes = i64(read_i32_be(window, at + 8)) + LENGTH_END
+        if batch_bytes < HEADER_BYTES or i64(window[at + 16]) != MAGIC:
             raise CorruptBatch(f"no record batch begins at byte {position}, after offset {last_end}")
-        base = read_i64_be(head, at)
-        delta = i64(read_i32_be(head, at + 23))
+        base = read_i64_be(window, at)
+        delta = i64(read_i32_be(window, at + 23))
         if base < last_end or base > _OFFSET_MAX or delta < 0:
             raise CorruptBatch(f"the batch at byte {position} claims offset {base} after {last_end}")
-        if base >= end_offset or batch_bytes > size - position:
+        stop = position + batch_bytes
+        if base >= end_offset or stop > size:
             break
         last_end = base + delta + 1
         if last_end > offset:
             if verify:
-                crc = i64(read_i32_be(head, at + 17)) & 0xFFFF_FFFF
-                if crc != _crc(buf, position + CRC_START, position + batch_bytes):
+                if batch_bytes < _COPY_BELOW_BYTES and stop <= window_stop:
+                    crc = i64(checksum(window[at + CRC_START : at + batch_bytes]))
+                else:
+                    crc = i64(checksum(view[position + CRC_START : stop]))
+                if crc != i64(read_i32_be(window, at + 17)) & 0xFFFF_FFFF:
                     raise CorruptBatch(f"the checksum of the batch at offset {base} is wrong")
             if start < 0:
                 start = position
             next_offset = last_end
-        position += batch_bytes
+        position = stop
     if start < 0:
         start = position
     return start, position, next_offset
@@ -379,16 +392,12 @@ def encode_batch(
         base_time = base_timestamp_ms
     elif records:
         base_time = records[0].timestamp_ms
-    max_time: i64 = -1
-    if max_timestamp_ms is not None:
-        max_time = max_timestamp_ms
-    else:
-        for record in records:
-            max_time = max(max_time, record.timestamp_ms)
 
     writer = BytesWriter()
     writer.write(_EMPTY_HEADER)
-    write_records(writer, records, first, base_time)
+    max_time = write_records(writer, list(records), first, base_time)
+    if max_timestamp_ms is not None:
+        max_time = max_timestamp_ms
     batch = bytearray(writer.getvalue())
     if compression != 0:
         batch[HEADER_BYTES:] = compress(compression, memoryview(batch)[HEADER_BYTES:])

@@ -65,7 +65,7 @@ def _bounded(decompress_into: Callable[[Buffer, Any], int], data: Buffer, max_by
 def _compress_lz4(data: Buffer) -> bytes:
     # Java's client refuses frames of linked blocks, which is what the plain compress() makes.
     compressor = cramjam.lz4.Compressor(level=1, content_checksum=False, block_linked=False)
-    compressor.compress(data)
+    compressor.compress(bytes(data))
     return bytes(compressor.finish())
 
 

@@ -16,7 +16,6 @@ against the bytes that remain before anything is taken or allocated, and what do
                 value        varint    length, -1 for null; then the bytes
 """
 
-from collections.abc import Sequence
 from typing import Final
 
 from mypy_extensions import i64, u8
@@ -231,39 +230,54 @@ def _read_headers(data: bytes, position: i64, end: i64) -> tuple[Headers, i64]:
 # -- making -------------------------------------------------------------------------------------------------
 
 
-def write_records(writer: BytesWriter, records: Sequence[Record], base_offset: i64, base_timestamp_ms: i64) -> None:
-    """Append the records section to the writer. Offsets may have gaps but must rise from `base_offset`."""
+def write_records(writer: BytesWriter, records: list[Record], base_offset: i64, base_timestamp_ms: i64) -> i64:
+    """Append the records section to the writer and return the largest timestamp, -1 if there is none.
+
+    Offsets may have gaps but must rise from `base_offset`.
+    """
     last_delta: i64 = -1
-    for record in list(records):
+    max_timestamp_ms: i64 = -1
+    for record in records:
         offset_delta = record.offset - base_offset
         if offset_delta <= last_delta or offset_delta > _I32_MAX:
             raise ValueError(f"record offset {record.offset} does not rise from {base_offset + last_delta}")
         last_delta = offset_delta
-        timestamp_zigzag = _zigzag(record.timestamp_ms - base_timestamp_ms)
+        timestamp_ms = record.timestamp_ms
+        if timestamp_ms > max_timestamp_ms:
+            max_timestamp_ms = timestamp_ms
+        timestamp_zigzag = _zigzag(timestamp_ms - base_timestamp_ms)
         offset_zigzag = offset_delta << 1
         key = record.key
         value = record.value
         headers = record.headers
 
-        size: i64 = 2 + _varint_bytes(timestamp_zigzag) + _varint_bytes(offset_zigzag)
-        size += _field_bytes(key) + _field_bytes(value)
-        packed_headers: list[tuple[bytes, bytes | None]] = []
-        if headers:
-            packed_headers = [(header_key.encode(), header_value) for header_key, header_value in headers]
-            size += _varint_bytes(i64(len(packed_headers)) << 1) - 1
-            for packed_key, header_value in packed_headers:
-                size += _field_bytes(packed_key) + _field_bytes(header_value)
-
+        size: i64 = 1 + _varint_bytes(timestamp_zigzag) + _varint_bytes(offset_zigzag)
+        size += _field_bytes(key) + _field_bytes(value) + (_headers_bytes(headers) if headers else 1)
         _write_varint(writer, size << 1)
         writer.append(u8(0))
         _write_varint(writer, timestamp_zigzag)
         _write_varint(writer, offset_zigzag)
         _write_field(writer, key)
         _write_field(writer, value)
-        _write_varint(writer, i64(len(packed_headers)) << 1)
-        for packed_key, header_value in packed_headers:
-            _write_field(writer, packed_key)
-            _write_field(writer, header_value)
+        if headers:
+            _write_headers(writer, headers)
+        else:
+            writer.append(u8(0))
+    return max_timestamp_ms
+
+
+def _headers_bytes(headers: Headers) -> i64:
+    size = _varint_bytes(i64(len(headers)) << 1)
+    for key, value in headers:
+        size += _field_bytes(key.encode()) + _field_bytes(value)
+    return size
+
+
+def _write_headers(writer: BytesWriter, headers: Headers) -> None:
+    _write_varint(writer, i64(len(headers)) << 1)
+    for key, value in headers:
+        _write_field(writer, key.encode())
+        _write_field(writer, value)
 
 
 def _field_bytes(field: bytes | None) -> i64:
