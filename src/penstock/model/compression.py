@@ -25,6 +25,9 @@ _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + b"\x00\x00\x00\x01" * 2
 _XERIAL_BLOCK_BYTES = 32 * 1024
 
+_USUAL_ROOM_BYTES = 256 * 1024
+_USUAL_RATIO = 8
+
 
 def compress(codec: int, data: Buffer) -> bytes:
     if codec == GZIP:
@@ -57,7 +60,20 @@ def decompress(codec: int, data: Buffer, max_bytes: int) -> bytes:
 
 
 def _bounded(decompress_into: Callable[[Buffer, Any], int], data: Buffer, max_bytes: int) -> bytes:
-    """Decompress into memory that the kernel lends page by page as it is filled, and that ends at the bound."""
+    """Decompress into room that ends at the bound: first what nearly every batch fits in, then all that is allowed.
+
+    The first is quick to have; the second is lent by the kernel page by page as it is filled, so that a batch that
+    needs little of it, or is merely damaged, costs little.
+    """
+    usual_bytes = max(_USUAL_ROOM_BYTES, len(data) * _USUAL_RATIO)
+    if usual_bytes < max_bytes:
+        usual_room = bytearray(usual_bytes)
+        try:
+            size = decompress_into(data, usual_room)
+        except cramjam.DecompressionError:
+            pass  # too little room, or damaged: the second attempt tells
+        else:
+            return bytes(memoryview(usual_room)[:size])
     with mmap.mmap(-1, max(max_bytes, 1)) as room:
         return room[: decompress_into(data, room)]
 
