@@ -1,0 +1,133 @@
+# Every step leaves a stamp under .make/ and is skipped while nothing that it depends on has changed.
+#
+#   make run       set up .venv and start the broker
+#   make install   set up .venv only; .venv/bin/penstock is the broker and its command line
+#   make test      set up everything the tests need, then checks and tests
+#   make check     formatting, lint, types, and the rules of who may import whom
+#   make bench     measure against Apache Kafka and write the results page
+#   make lock      pin the newest versions that fit pyproject.toml into requirements.lock
+#   make clean     remove what the above made, except the data of the broker
+#
+# PENSTOCK_PURE=1 builds and runs without compiled modules. PYTHON=... chooses the interpreter.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+
+STAMPS := .make
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+LEAVES := src/penstock/model/record.py src/penstock/model/batch.py src/penstock/wire/kafka/codec.py
+PURE := $(if $(filter-out 0,$(PENSTOCK_PURE)),pure,compiled)
+# Where compiled and pure code could differ; real servers are covered once, compiled.
+PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors)
+TEST_WORKERS ?= 2
+JAVA_POM := tests/clients/java/pom.xml
+
+.PHONY: run install test check bench lock clean
+.DEFAULT_GOAL := install
+
+run: install
+	exec $(BIN)/penstock serve
+
+install: $(STAMPS)/$(PURE)
+
+test: $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/system $(STAMPS)/jars check
+	$(BIN)/pytest -n $(TEST_WORKERS)
+	PENSTOCK_PURE=1 $(BIN)/pytest -n $(TEST_WORKERS) $(PURE_TESTS)
+
+check: $(STAMPS)/dev
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/system
+	$(BIN)/python -m bench
+
+lock:
+	rm -rf $(STAMPS)/lock && mkdir -p $(STAMPS)
+	$(find-python); "$$python" -m venv $(STAMPS)/lock
+	PENSTOCK_PURE=1 $(STAMPS)/lock/bin/python -m pip install --quiet --upgrade pip setuptools '.[dev]'
+	{ echo "# Made by 'make lock': the versions that install, tests and builds use."; \
+	  $(STAMPS)/lock/bin/python -m pip freeze --all | grep -iv '^\(penstock\|pip\|wheel\)[ =]'; } > requirements.lock
+	rm -rf $(STAMPS)/lock build
+
+clean:
+	rm -rf $(STAMPS) $(VENV) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src -name '*.so' -delete
+	find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- steps --------------------------------------------------------------------------------------------------
+
+# Sets $$python to the newest interpreter that will do.
+define find-python
+python=; \
+for name in $(PYTHON) python3.13 python3.12 python3.11 python3.14 python3; do \
+	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then python=$$name; break; fi; \
+done; \
+[ -n "$$python" ] || { echo "penstock needs Python 3.11 or newer; none was found"; exit 1; }
+endef
+
+# Installs Debian packages, or says which ones are missing.
+define apt-install
+if [ "$$(id -u)" = 0 ]; then as_root=; \
+elif sudo -n true 2>/dev/null; then as_root="sudo -n"; \
+else echo "missing on this machine, install as root: $(1)"; exit 1; fi; \
+command -v apt-get >/dev/null || { echo "missing on this machine: $(1)"; exit 1; }; \
+$$as_root apt-get update -qq; \
+$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1)
+endef
+
+$(STAMPS)/venv:
+	mkdir -p $(STAMPS)
+	$(find-python); \
+	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
+		version=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+		$(call apt-install,$$version); \
+	fi; \
+	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
+	touch $@
+
+# The build's own tools come from the lock too, so nothing is fetched behind pip's back.
+$(STAMPS)/deps: $(STAMPS)/venv requirements.lock pyproject.toml setup.py
+	$(PIP) install --quiet -c requirements.lock setuptools 'mypy[mypyc]'
+	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e .
+	touch $@
+
+$(STAMPS)/dev: $(STAMPS)/deps
+	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e '.[dev]'
+	touch $@
+
+# setup.py falls back to the plain sources, and says so, where there is no compiler.
+$(STAMPS)/compiled: $(STAMPS)/deps $(LEAVES) setup.py pyproject.toml
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	rm -f $(STAMPS)/pure && touch $@
+
+$(STAMPS)/pure: $(STAMPS)/deps
+	find src -name '*.so' -delete
+	rm -f $(STAMPS)/compiled && touch $@
+
+# Java 17 or newer with Maven for the Java client, kcat for kcat.
+$(STAMPS)/system:
+	mkdir -p $(STAMPS)
+	major=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); missing=; \
+	[ "$${major:-0}" -ge 17 ] && command -v javac >/dev/null || missing="$$missing jdk"; \
+	for tool in mvn kcat gcc; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
+	if [ -n "$$missing" ]; then \
+		packages=$$(for tool in $$missing; do case $$tool in \
+			jdk) apt-cache show openjdk-17-jdk-headless >/dev/null 2>&1 \
+				&& echo openjdk-17-jdk-headless || echo default-jdk-headless ;; \
+			mvn) echo maven ;; \
+			*) echo $$tool ;; \
+		esac; done | tr '\n' ' '); \
+		$(call apt-install,$$packages); \
+	fi
+	touch $@
+
+$(STAMPS)/jars: $(STAMPS)/system $(wildcard $(JAVA_POM))
+	if [ -f $(JAVA_POM) ]; then \
+		mvn -q -B -f $(JAVA_POM) dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(STAMPS)/jars"; \
+	else mkdir -p $@; fi
+	touch $@
