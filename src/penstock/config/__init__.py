@@ -5,6 +5,7 @@ Only the entry points and the composition root know this room; everyone else is 
 """
 
 from penstock.config.kinds import Listen, Storage
+from penstock.config.reference import markdown, section_of, text_of
 from penstock.config.settings import Setting, Settings, table
 from penstock.config.sources import ConfigError, Loaded, UsageError, load, parse_flags
 
@@ -17,6 +18,9 @@ __all__ = [
     "Storage",
     "UsageError",
     "load",
+    "markdown",
     "parse_flags",
+    "section_of",
     "table",
+    "text_of",
 ]

@@ -33,6 +33,11 @@ PORT_MAX = 65535
 
 class Kind(Protocol):
     @property
+    def word(self) -> str:
+        """One word that stands for the value in a usage line."""
+        ...
+
+    @property
     def allowed(self) -> str:
         """What a person may write, for error messages and the reference."""
         ...
@@ -109,6 +114,7 @@ def _text(raw: object, allowed: str) -> str:
 class Text:
     allowed: str = "text"
     pattern: str = r".+"
+    word: str = "TEXT"
 
     def parse(self, raw: object) -> str:
         text = _text(raw, self.allowed)
@@ -120,6 +126,7 @@ class Text:
 @dataclass(frozen=True)
 class Directory:
     allowed: str = "a path"
+    word: str = "DIR"
 
     def parse(self, raw: object) -> str:
         return _text(raw, self.allowed)
@@ -128,6 +135,7 @@ class Directory:
 @dataclass(frozen=True)
 class Switch:
     allowed: str = "true or false"
+    word: str = "true|false"
 
     def parse(self, raw: object) -> bool:
         if isinstance(raw, bool):
@@ -143,6 +151,7 @@ class Switch:
 class Choice:
     def __init__(self, *words: str) -> None:
         self.words = words
+        self.word = "|".join(words)
 
     @property
     def allowed(self) -> str:
@@ -172,6 +181,8 @@ class _Number:
 
 @dataclass(frozen=True)
 class Count(_Number):
+    word: str = "N"
+
     @property
     def allowed(self) -> str:
         return f"a number {self._range}"
@@ -188,6 +199,8 @@ class Count(_Number):
 class Size(_Number):
     """Bytes: a number, or one with a unit (64MiB, 1GB)."""
 
+    word: str = "SIZE"
+
     @property
     def allowed(self) -> str:
         return f"a number of bytes {self._range}, or a size such as 512KiB, 64MiB or 1GB"
@@ -201,6 +214,7 @@ class Duration(_Number):
     """A time in the unit that the setting's name ends in: a number of those, or one with its own unit (5m, 7d)."""
 
     unit: Literal["ms", "s", "minutes"] = "ms"
+    word: str = "TIME"
 
     @property
     def allowed(self) -> str:
@@ -236,6 +250,7 @@ class Address:
     """Where a door listens; None when the door is off."""
 
     allowed: str = "host:port, [ipv6]:port or off; port 0 picks a free port"
+    word: str = "HOST:PORT|off"
 
     def parse(self, raw: object) -> Listen | None:
         if raw is False or (isinstance(raw, str) and raw.strip().lower() == "off"):  # YAML reads `off` as false
@@ -251,6 +266,7 @@ class Advertised:
     """Where clients reach a door; port 0 when only the host is given, and the real port is meant."""
 
     allowed: str = "host, host:port or [ipv6]:port"
+    word: str = "HOST[:PORT]"
 
     def parse(self, raw: object) -> Listen:
         try:
@@ -270,6 +286,7 @@ def _with_reason(allowed: str, error: ValueError) -> str:
 @dataclass(frozen=True)
 class StoragePlace:
     allowed: str = "disk, memory, file:, file:PATH or memory:"
+    word: str = "disk|memory|URL"
 
     def parse(self, raw: object) -> Storage:
         text = _text(raw, self.allowed)
@@ -294,6 +311,7 @@ class Table:
     """
 
     allowed: str = "a table of names and values; as text: name=value,name=value"
+    word: str = "NAME=VALUE"
 
     def parse(self, raw: object) -> dict[str, str]:
         if isinstance(raw, str):

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from penstock.client.kafka.cluster import Cluster, TopicInfo
-from penstock.client.kafka.errors import check
+from penstock.client.kafka.cluster import LEADER_NOT_AVAILABLE, Cluster, TopicInfo
+from penstock.client.kafka.errors import Refused, check
 from penstock.wire.kafka.api import ApiKey
 from penstock.wire.kafka.messages import Struct
 
@@ -51,6 +51,7 @@ def create_topic(
             check(result.error_code, f"cannot create topic {name!r}", result.error_message)
 
     cluster.retry(ask, repeatable=False)
+    _wait_for_partitions(cluster, name, max(partitions, 1))
 
 
 def delete_topic(cluster: Cluster, name: str) -> None:
@@ -84,7 +85,7 @@ def add_partitions(cluster: Cluster, name: str, count: int) -> None:
             check(result.error_code, f"cannot add partitions to topic {name!r}", result.error_message)
 
     cluster.retry(ask, repeatable=False)
-    cluster.forget()
+    _wait_for_partitions(cluster, name, count)
 
 
 def topic_settings(cluster: Cluster, name: str) -> list[TopicSetting]:
@@ -121,6 +122,18 @@ def alter_topic(cluster: Cluster, name: str, settings: Mapping[str, str], unset:
         )
         for result in answer.responses:
             check(result.error_code, f"cannot alter topic {name!r}", result.error_message)
+
+    cluster.retry(ask)
+
+
+def _wait_for_partitions(cluster: Cluster, name: str, count: int) -> None:
+    """In a cluster the news takes a moment to reach every server; who asked next would be told the past."""
+    cluster.forget()
+
+    def ask() -> None:
+        topic = cluster.metadata([name]).get(name)
+        if topic is None or len(topic.partitions) < count:
+            raise Refused(LEADER_NOT_AVAILABLE, f"topic {name!r}")
 
     cluster.retry(ask)
 

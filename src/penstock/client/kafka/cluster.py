@@ -204,6 +204,8 @@ class Cluster:
         """The partitions, sorted by the node that leads them."""
         sorted_out: dict[int, list[TopicPartition]] = {}
         for topic, partition in partitions:
+            if partition not in self.topic(topic).partitions:
+                self._topics.pop(topic)  # it may have grown since we asked
             info = self.topic(topic).partitions.get(partition)
             if info is None:
                 count = len(self.topic(topic).partitions)

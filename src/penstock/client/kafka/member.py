@@ -17,7 +17,7 @@ from penstock.client.kafka.cluster import Cluster, TopicPartition
 from penstock.client.kafka.errors import ClientError, Disconnected, Refused, TimedOut, check
 from penstock.client.kafka.groups import CONSUMER, commit_offsets
 from penstock.wire.kafka.api import ApiKey
-from penstock.wire.kafka.messages import Struct, decode_subscription, encode_subscription
+from penstock.wire.kafka.messages import Malformed, Struct, decode_subscription, encode_subscription
 
 SESSION_TIMEOUT_MS = 45_000
 REBALANCE_TIMEOUT_MS = 60_000
@@ -152,13 +152,26 @@ class GroupMember:
             self._lose(answer.error_code)
             return
         check(answer.error_code, f"cannot join group {self.group_id!r}")
-        self.assignment = decode_assignment(answer.assignment)
+        try:
+            self.assignment = decode_assignment(answer.assignment)
+        except Malformed as error:
+            raise ClientError(
+                f"the leader of group {self.group_id!r} assigned what is no assignment: {error}"
+            ) from None
         self._joined = True
 
     def _assign(self, joined: Struct) -> list[Struct]:
-        subscriptions = {member.member_id: decode_subscription(member.metadata).topics for member in joined.members}
+        subscriptions = {member.member_id: _subscribed(member.metadata) for member in joined.members}
         topics = {topic for wanted in subscriptions.values() for topic in wanted}
         known = self._cluster.metadata(sorted(topics))
         partitions = {name: len(topic.partitions) for name, topic in known.items()}
         shares = ASSIGNORS[joined.protocol_name](subscriptions, partitions)
         return [Struct(member_id=member, assignment=encode_assignment(share)) for member, share in shares.items()]
+
+
+def _subscribed(metadata: bytes) -> list[str]:
+    """What another client says it reads; one that cannot be understood gets nothing rather than stops the group."""
+    try:
+        return list(decode_subscription(metadata).topics)
+    except Malformed:
+        return []
