@@ -1,0 +1,229 @@
+"""A consumer group: its members (`Membership`), the offsets they have committed, and how long both are remembered.
+
+    who may commit          in which state
+    ----------------------  -----------------------------------------------------------------------------------
+    a member, with its      Stable and PreparingRebalance; in CompletingRebalance it is told RebalanceInProgress,
+    generation              for it no longer knows what it owns
+    anybody, without one    Empty (consumers that assign themselves, administrators)
+
+    an offset expires       counted from
+    ----------------------  -----------------------------------------------------------------------------------
+    of a group in Empty     the later of its commit and the moment the group became empty
+    of a group with         its commit, if no member subscribes to its topic; never, as long as one does or the
+    members                 subscriptions cannot be read
+    with its own retention  its commit, whatever the group does (OffsetCommit before v5)
+
+A group that is Empty, keeps no offset and hears of nobody is forgotten after one more check interval.
+"""
+
+from collections.abc import Collection, Sequence
+
+from penstock.delivery.decision import Decision, Fact, Moment
+from penstock.delivery.group_events import (
+    ANY_GENERATION,
+    GroupDescription,
+    GroupSettings,
+    GroupState,
+    MemberDescription,
+    OffsetCommit,
+)
+from penstock.delivery.group_facts import GroupFact, GroupKey, OffsetFact, OffsetKey, group_fact, read_group, read_key
+from penstock.delivery.membership import Membership
+from penstock.delivery.offsets import Offsets, TopicPartition
+from penstock.delivery.rounds import COMPLETING, EMPTY, STABLE
+from penstock.delivery.subscription import CONSUMER_PROTOCOL_TYPE
+from penstock.model.errors import (
+    GroupNotEmpty,
+    GroupSubscribed,
+    OffsetMetadataTooLarge,
+    PenstockError,
+    RebalanceInProgress,
+    UnknownMember,
+)
+
+
+class Group(Membership):
+    def __init__(self, name: str, settings: GroupSettings) -> None:
+        super().__init__(name, settings)
+        self.offsets = Offsets(name)
+        self._on_record = False  # the ledger knows the group itself, not only offsets
+        self._expiry_ms: int | None = None  # wall time; nothing expires before it
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    def commit(self, now: Moment, ticket: int, ask: OffsetCommit) -> Decision:
+        """The reply is a dictionary: per partition None, or why its offset was not kept."""
+        decision = Decision()
+        try:
+            self._check_committer(now, ask)
+        except PenstockError as error:
+            decision.reply(ticket, error)
+            return decision
+        limit = self.settings.offset_metadata_max_bytes
+        results: dict[TopicPartition, PenstockError | None] = {
+            partition: None
+            if len(commit.metadata.encode()) <= limit
+            else OffsetMetadataTooLarge(f"the metadata of a committed offset may have {limit} bytes")
+            for partition, commit in ask.commits.items()
+        }
+        accepted = {partition: ask.commits[partition] for partition, refused in results.items() if refused is None}
+        expires_ms = None if ask.retention_ms is None else now.wall_ms + ask.retention_ms
+        decision.facts.extend(self.offsets.commit(accepted, now.wall_ms, expires_ms))
+        decision.reply(ticket, results)
+        return decision
+
+    def _check_committer(self, now: Moment, ask: OffsetCommit) -> None:
+        if ask.generation <= ANY_GENERATION and self.state is EMPTY:
+            return
+        if ask.generation <= ANY_GENERATION and not ask.member_id and ask.instance_id is None:
+            raise UnknownMember(f"group {self.name!r} has members: only they may commit")
+        member = self.check_member(ask.member_id, ask.instance_id, ask.generation)
+        self._revive(now, member)
+        if self.state is COMPLETING:
+            raise RebalanceInProgress("the group rebalances: join again")
+
+    def delete_offsets(self, now: Moment, ticket: int, partitions: Collection[TopicPartition]) -> Decision:
+        """The reply is a dictionary: per partition None, or why its offset stays."""
+        decision = Decision()
+        if self.state is not EMPTY and self.protocol_type != CONSUMER_PROTOCOL_TYPE:
+            decision.reply(ticket, GroupNotEmpty(f"group {self.name!r} has members, and what they read is not known"))
+            return decision
+        subscribed = self.roster.subscribed_topics(self.protocol_type)
+        results: dict[TopicPartition, PenstockError | None] = {
+            partition: None
+            if subscribed is not None and partition.topic not in subscribed
+            else GroupSubscribed(f"group {self.name!r} still reads topic {partition.topic!r}")
+            for partition in partitions
+        }
+        decision.facts.extend(self.offsets.drop(lambda p: p in results and results[p] is None))
+        decision.reply(ticket, results)
+        return decision
+
+    def forget_topic(self, topic: str) -> Decision:
+        """The topic is no more, and a later one of the same name begins anew."""
+        decision = Decision()
+        decision.facts.extend(self.offsets.drop(lambda partition: partition.topic == topic))
+        return decision
+
+    def delete(self, now: Moment, ticket: int) -> Decision:
+        decision = Decision()
+        if self.state is not EMPTY:
+            decision.reply(ticket, GroupNotEmpty(f"group {self.name!r} has members: stop them first"))
+            return decision
+        decision.facts.extend(self.offsets.drop(lambda _: True))
+        self._forget(decision)
+        decision.reply(ticket, None)
+        return decision
+
+    # -- time ---------------------------------------------------------------------------------------------------
+
+    def tick(self, now: Moment) -> Decision:
+        decision = super().tick(now)
+        if self._expiry_ms is not None and self._expiry_ms <= now.wall_ms:
+            self._expire(now, decision)
+        self._arm_expiry(now)
+        return decision
+
+    def _expire(self, now: Moment, decision: Decision) -> None:
+        """Look at everything that may have expired, and find when to look again."""
+        check_ms = now.wall_ms + self.settings.offsets_retention_check_ms
+        if self.state is EMPTY and not self.offsets:
+            forget_ms = (self.empty_since_ms or 0) + self.settings.offsets_retention_check_ms
+            if self._on_record and not self.pending and forget_ms <= now.wall_ms:
+                self._forget(decision)
+            self._expiry_ms = max(forget_ms, check_ms) if self._on_record else None
+            return
+        subscribed = self.roster.subscribed_topics(self.protocol_type)
+        expiries = {p: self._expires_ms(p, kept, subscribed) for p, kept in self.offsets.items()}
+        expired = {p for p, at_ms in expiries.items() if at_ms is not None and at_ms <= now.wall_ms}
+        decision.facts.extend(self.offsets.drop(expired.__contains__))
+        later = [at_ms for p, at_ms in expiries.items() if at_ms is not None and p not in expired]
+        self._expiry_ms = min([*later, check_ms] if expired else later, default=None)
+
+    def _expires_ms(self, at: TopicPartition, kept: OffsetFact, subscribed: frozenset[str] | None) -> int | None:
+        if kept.expires_ms is not None:
+            return kept.expires_ms
+        if self.state is not EMPTY and (subscribed is None or at.topic in subscribed):
+            return None
+        since_ms = max(kept.committed_ms, self.empty_since_ms or 0)
+        return since_ms + self.settings.offsets_retention_ms
+
+    def _soonest_expiry_ms(self, kept: OffsetFact) -> int:
+        own_ms = kept.committed_ms + self.settings.offsets_retention_ms
+        return own_ms if kept.expires_ms is None else kept.expires_ms
+
+    def _expire_by(self, wall_ms: int) -> None:
+        self._expiry_ms = wall_ms if self._expiry_ms is None else min(self._expiry_ms, wall_ms)
+
+    def _arm_expiry(self, now: Moment) -> None:
+        if self._expiry_ms is not None:
+            self._wake_by(now.monotonic_ms + max(0, self._expiry_ms - now.wall_ms))
+
+    # -- remembering --------------------------------------------------------------------------------------------
+
+    def _forget(self, decision: Decision) -> None:
+        decision.facts.append(group_fact(self.name, None))
+        self._in_flight += 1
+
+    def recorded(self, now: Moment, facts: Sequence[Fact]) -> None:
+        """What was decided is durable: from now on it is true."""
+        check_ms = now.wall_ms + self.settings.offsets_retention_check_ms
+        for fact in facts:
+            key = read_key(fact.key)
+            if isinstance(key, OffsetKey):
+                kept = self.offsets.settle(key, fact.value, durable=True)
+                self._expire_by(check_ms if kept is None else self._soonest_expiry_ms(kept))
+            elif isinstance(key, GroupKey):
+                self._in_flight -= 1
+                self._on_record = fact.value is not None
+                self._expire_by(check_ms)  # who reads what has changed, and with it what may expire
+        self._arm_expiry(now)
+
+    def unrecorded(self, now: Moment, facts: Sequence[Fact]) -> Decision:
+        """What was decided could not be stored. An assignment that nobody was told of is made anew."""
+        decision = Decision()
+        for fact in facts:
+            key = read_key(fact.key)
+            if isinstance(key, OffsetKey):
+                self.offsets.settle(key, fact.value, durable=False)
+            elif isinstance(key, GroupKey):
+                self._in_flight -= 1
+                if self.state is STABLE:
+                    self._rebalance(now, decision)
+        return decision
+
+    def replay(self, key: GroupKey | OffsetKey, value: bytes | None) -> None:
+        """A recorded fact, at start-up."""
+        if isinstance(key, OffsetKey):
+            self.offsets.apply(key, value)
+        else:
+            self._restore(GroupFact(0) if value is None else read_group(value))
+            self._on_record = value is not None
+
+    def resume(self, now: Moment) -> None:
+        super().resume(now)
+        self._expire_by(now.wall_ms + self.settings.offsets_retention_check_ms)
+        self._arm_expiry(now)
+
+    @property
+    def is_blank(self) -> bool:
+        """Nothing would be lost if the group were forgotten now."""
+        remembered = self._on_record or self._in_flight or self.pending or not self.offsets.is_blank
+        return self.state is EMPTY and not remembered
+
+    def bury(self) -> None:
+        """The shell forgets the group."""
+        assert self.is_blank
+        self.state = GroupState.DEAD
+
+    # -- showing ------------------------------------------------------------------------------------------------
+
+    def describe(self) -> GroupDescription:
+        protocol = self.protocol if self.state is STABLE else None
+        members = [
+            MemberDescription(
+                m.member_id, m.instance_id, m.client_id, m.client_host, m.metadata(protocol), m.assignment
+            )
+            for m in self.roster
+        ]
+        return GroupDescription(self.name, self.state, self.protocol_type, protocol or "", members)
