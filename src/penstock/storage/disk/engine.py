@@ -26,7 +26,7 @@ from penstock.storage.disk.directory import DataDirectory
 from penstock.storage.disk.files import Files
 from penstock.storage.disk.indexes import Indexes
 from penstock.storage.disk.reader import Reader
-from penstock.storage.disk.recovery import NOTHING, Recovery
+from penstock.storage.disk.recovery import Recovery, nothing
 from penstock.storage.disk.rewrite import Rewriter
 from penstock.storage.disk.segment import Descriptors, Segment
 from penstock.storage.disk.stream import Stream, unbroken
@@ -91,7 +91,7 @@ class DiskEngine:
             checkpoint = await self._run(marks.read_checkpoint, self._files, kept.directory)
             return StreamState(kept.start_offset, kept.end_offset, checkpoint)
         kept = Stream(stream, spec, layout.stream_directory(self._directory.path, stream))
-        found = NOTHING
+        found = nothing()
         if os.path.isdir(kept.directory):
             found = await self._run(self._recovery.recover, stream, kept.directory)
         kept.segments = found.segments

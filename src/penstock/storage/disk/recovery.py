@@ -40,7 +40,9 @@ class Recovered(NamedTuple):
     checkpoint: Checkpoint | None
 
 
-NOTHING = Recovered([], 0, 0, None)
+def nothing() -> Recovered:
+    """A stream that was never written to."""
+    return Recovered([], 0, 0, None)
 
 
 class Recovery:
@@ -54,7 +56,7 @@ class Recovery:
         try:
             contents = layout.Contents(directory)
         except FileNotFoundError:
-            return NOTHING
+            return nothing()
         try:
             return self._recover(stream, directory, contents)
         except OSError as error:
