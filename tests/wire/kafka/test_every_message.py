@@ -17,7 +17,7 @@ from kafka_structs import (
 from penstock.wire.kafka.codec import Malformed, decode, encode
 
 few = settings(
-    max_examples=10,
+    max_examples=6,
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
@@ -52,3 +52,25 @@ def test_garbage_is_a_message_by_chance_or_malformed(message_version: MessageVer
         decode(plan_of(message_version), garbage)
     except Malformed:
         return
+
+
+@pytest.mark.parametrize("kind", ["request", "response"])
+def test_a_damaged_message_is_another_message_or_malformed(kind: str) -> None:
+    candidates = [each for each in EVERY_MESSAGE_VERSION if each[0] == kind]
+
+    @settings(few, max_examples=300)
+    @given(st.data())
+    def damage(data: st.DataObject) -> None:
+        plan = plan_of(data.draw(st.sampled_from(candidates)))
+        raw = bytearray(joined(encode(plan, data.draw(structs(plan)))))
+        for _ in range(data.draw(st.integers(1, 3))):
+            if raw:
+                raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(
+                    st.sampled_from([0, 1, 0x7F, 0x80, 0xFE, 0xFF])
+                )
+        try:
+            decode(plan, raw)
+        except Malformed:
+            return
+
+    damage()

@@ -9,6 +9,7 @@ ApiVersions answers with header version 0 always, so that a client that knows le
 `buf` expect a frame without its length; those that encode return whole frames, length included.
 """
 
+from functools import cache
 from typing import NamedTuple
 
 from penstock.wire.kafka import schema
@@ -145,9 +146,13 @@ def decode_response(api_key: int, version: int, buf: Buffer) -> tuple[int, Struc
 # A version newer than ours is read as our newest: Kafka promises that later versions only add at the end.
 
 
+@cache
+def _known_data_plan(name: str, version: int) -> Plan:
+    return schema.compile_plan(schema.messages()["data", name], version)
+
+
 def _data_plan(name: str, version: int) -> Plan:
-    message = schema.messages()["data", name]
-    return schema.compile_plan(message, min(version, message.versions.last))
+    return _known_data_plan(name, min(version, schema.messages()["data", name].versions.last))
 
 
 def _decode_data(name: str, buf: Buffer) -> Struct:
