@@ -18,7 +18,7 @@ STAMPS := .make
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-LEAVES := src/penstock/model/record.py src/penstock/model/batch.py src/penstock/wire/kafka/codec.py
+LEAVES := src/penstock/model/record.py src/penstock/model/batch.py $(addprefix src/penstock/wire/kafka/,plan.py reader.py writer.py)
 PURE := $(if $(filter-out 0,$(PENSTOCK_PURE)),pure,compiled)
 # Where compiled and pure code could differ; real servers are covered once, compiled.
 PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors)
@@ -33,7 +33,7 @@ run: install
 
 install: $(STAMPS)/$(PURE)
 
-test: $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/system $(STAMPS)/jars check
+test: $(STAMPS)/system $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/jars check
 	$(BIN)/pytest -n $(TEST_WORKERS)
 	PENSTOCK_PURE=1 $(BIN)/pytest -n $(TEST_WORKERS) $(PURE_TESTS)
 
@@ -43,12 +43,12 @@ check: $(STAMPS)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/system
+bench: $(STAMPS)/system $(STAMPS)/dev $(STAMPS)/$(PURE)
 	$(BIN)/python -m bench
 
 lock:
 	rm -rf $(STAMPS)/lock && mkdir -p $(STAMPS)
-	$(find-python); "$$python" -m venv $(STAMPS)/lock
+	@$(find-python); "$$python" -m venv $(STAMPS)/lock
 	PENSTOCK_PURE=1 $(STAMPS)/lock/bin/python -m pip install --quiet --upgrade pip setuptools '.[dev]'
 	{ echo "# Made by 'make lock': the versions that install, tests and builds use."; \
 	  $(STAMPS)/lock/bin/python -m pip freeze --all | grep -iv '^\(penstock\|pip\|wheel\)[ =]'; } > requirements.lock
@@ -70,64 +70,69 @@ done; \
 [ -n "$$python" ] || { echo "penstock needs Python 3.11 or newer; none was found"; exit 1; }
 endef
 
-# Installs Debian packages, or says which ones are missing.
+# $(call apt-install,what a person calls it,words that print the packages once apt knows them)
 define apt-install
-if [ "$$(id -u)" = 0 ]; then as_root=; \
-elif sudo -n true 2>/dev/null; then as_root="sudo -n"; \
-else echo "missing on this machine, install as root: $(1)"; exit 1; fi; \
-command -v apt-get >/dev/null || { echo "missing on this machine: $(1)"; exit 1; }; \
+if [ "$$(id -u)" = 0 ]; then as_root=; else as_root="sudo -n"; fi; \
+if ! command -v apt-get >/dev/null || ! $$as_root true 2>/dev/null; then \
+	echo "missing on this machine; install it and run make again: $(1)"; exit 1; \
+fi; \
 $$as_root apt-get update -qq; \
-$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(1)
+$$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $(2)
+endef
+
+# The JDK's package is named by its version, and a release of Debian or Ubuntu has some versions only.
+define jdk-package
+$$(apt-cache show openjdk-17-jdk-headless >/dev/null 2>&1 && echo openjdk-17-jdk-headless || echo default-jdk-headless)
 endef
 
 $(STAMPS)/venv:
-	mkdir -p $(STAMPS)
-	$(find-python); \
+	@mkdir -p $(STAMPS)
+	@$(find-python); \
 	if ! "$$python" -c 'import ensurepip, venv' 2>/dev/null; then \
-		version=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
-		$(call apt-install,$$version); \
+		package=$$("$$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])'); \
+		$(call apt-install,$$package,$$package); \
 	fi; \
-	[ -x $(BIN)/python ] || "$$python" -m venv $(VENV)
-	touch $@
+	if [ ! -x $(BIN)/python ]; then echo "$$python -m venv $(VENV)"; "$$python" -m venv $(VENV); fi
+	@touch $@
 
 # The build's own tools come from the lock too, so nothing is fetched behind pip's back.
 $(STAMPS)/deps: $(STAMPS)/venv requirements.lock pyproject.toml setup.py
 	$(PIP) install --quiet -c requirements.lock setuptools 'mypy[mypyc]'
 	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e .
-	touch $@
+	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/deps
 	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e '.[dev]'
-	touch $@
+	@touch $@
 
 # setup.py falls back to the plain sources, and says so, where there is no compiler.
 $(STAMPS)/compiled: $(STAMPS)/deps $(LEAVES) setup.py pyproject.toml
 	$(BIN)/python setup.py --quiet build_ext --inplace
-	rm -f $(STAMPS)/pure && touch $@
+	@rm -f $(STAMPS)/pure && touch $@
 
 $(STAMPS)/pure: $(STAMPS)/deps
 	find src -name '*.so' -delete
-	rm -f $(STAMPS)/compiled && touch $@
+	@rm -f $(STAMPS)/compiled && touch $@
 
-# Java 17 or newer with Maven for the Java client, kcat for kcat.
-$(STAMPS)/system:
-	mkdir -p $(STAMPS)
-	major=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); missing=; \
-	[ "$${major:-0}" -ge 17 ] && command -v javac >/dev/null || missing="$$missing jdk"; \
-	for tool in mvn kcat gcc; do command -v $$tool >/dev/null || missing="$$missing $$tool"; done; \
-	if [ -n "$$missing" ]; then \
-		packages=$$(for tool in $$missing; do case $$tool in \
-			jdk) apt-cache show openjdk-17-jdk-headless >/dev/null 2>&1 \
-				&& echo openjdk-17-jdk-headless || echo default-jdk-headless ;; \
-			mvn) echo maven ;; \
-			*) echo $$tool ;; \
-		esac; done | tr '\n' ' '); \
-		$(call apt-install,$$packages); \
+# Java 17 or newer and Maven for the Java client, kcat for kcat, a compiler and Python's headers for the leaves.
+$(STAMPS)/system: $(STAMPS)/venv
+	@java_version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
+	if [ "$${java_version:-0}" -lt 17 ] || ! command -v javac >/dev/null; then \
+		$(call apt-install,a JDK of version 17 or newer,$(jdk-package)); \
 	fi
-	touch $@
+	@command -v mvn >/dev/null || { $(call apt-install,maven,maven); }
+	@command -v kcat >/dev/null || { $(call apt-install,kcat,kcat); }
+	@header=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")'); \
+	if ! command -v gcc >/dev/null || [ ! -e "$$header" ]; then \
+		package=$$($(BIN)/python -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])'); \
+		$(call apt-install,gcc and $$package,gcc libc6-dev $$package); \
+		rm -f $(STAMPS)/compiled; \
+	fi
+	@touch $@
 
 $(STAMPS)/jars: $(STAMPS)/system $(wildcard $(JAVA_POM))
-	if [ -f $(JAVA_POM) ]; then \
+	@if [ -f $(JAVA_POM) ]; then \
+		echo "fetching the Java client's jars"; \
 		mvn -q -B -f $(JAVA_POM) dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(STAMPS)/jars"; \
 	else mkdir -p $@; fi
-	touch $@
+	@touch $@

@@ -14,34 +14,34 @@ from setuptools.command.build_ext import build_ext
 LEAVES = [
     "src/penstock/model/record.py",
     "src/penstock/model/batch.py",
-    "src/penstock/wire/kafka/codec.py",
+    "src/penstock/wire/kafka/plan.py",
+    "src/penstock/wire/kafka/reader.py",
+    "src/penstock/wire/kafka/writer.py",
 ]
 
 
-def stay_pure(reason: str) -> None:
+def fall_back(reason: str) -> None:
     """Say so, and see to it that no binary of an earlier build stands in for a source that has changed since."""
     print(f"penstock: not compiled ({reason}); the pure Python modules are used instead", file=sys.stderr)
-    for leaf in LEAVES:
-        path = Path(leaf)
-        for binary in path.parent.glob(f"{path.stem}.*.so"):
+    for source in [*map(Path, LEAVES), Path("src/penstock__mypyc")]:
+        for binary in source.parent.glob(f"{source.stem}.*.so"):
             binary.unlink()
 
 
 def compiled_leaves() -> list[Extension]:
     if os.environ.get("PENSTOCK_PURE", "0") not in ("", "0"):
-        stay_pure("PENSTOCK_PURE is set")
         return []
     try:
         from mypyc.build import mypycify
     except ImportError:
-        stay_pure("mypyc is not installed")
+        fall_back("mypyc is not installed")
         return []
     try:
         extensions: list[Extension] = mypycify(
             [leaf for leaf in LEAVES if Path(leaf).exists()], group_name="penstock", debug_level="0"
         )
     except SystemExit as refusal:  # how mypyc reports that it cannot translate a source
-        stay_pure(f"mypyc gave up: {refusal}")
+        fall_back(f"mypyc gave up: {refusal}")
         return []
     for extension in extensions:
         if sys.platform != "win32":
@@ -58,7 +58,7 @@ class BuildLeaves(build_ext):
         except Exception as failure:  # whatever the compiler, the linker or their absence raised
             for extension in self.extensions:
                 Path(self.get_ext_fullpath(extension.name)).unlink(missing_ok=True)
-            stay_pure(f"{type(failure).__name__}: {failure}")
+            fall_back(f"{type(failure).__name__}: {failure}")
             self.extensions = []
 
 
