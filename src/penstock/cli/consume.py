@@ -25,7 +25,7 @@ EMPTY_POLLS_AT_END = 2
 
 @guarded
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")],
     start: Annotated[
         str,
         typer.Option(
@@ -64,7 +64,8 @@ def consume(
 ) -> None:
     """Print the records of topics.
 
-    From the beginning, unless told otherwise, and then whatever comes, until Ctrl-C. The same key always stands in the same partition; order holds within a partition, not between them.
+    From the beginning, unless told otherwise, and then whatever comes, until Ctrl-C. The same key always stands in the
+    same partition; order holds within a partition, not between them.
     """
     if as_json and as_raw:
         raise typer.BadParameter("choose one of --json and --raw")

@@ -188,7 +188,7 @@ def _shifted(cluster: Cluster, before: Offsets, places: list[TopicPartition], sh
 @app.command("delete")
 @guarded
 def delete(
-    names: Annotated[list[str], typer.Argument(metavar="GROUP...", help="Names of groups.")],
+    names: Annotated[list[str], typer.Argument(metavar="GROUP", help="Names of groups.")],
     yes: options.Yes = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,

@@ -18,7 +18,7 @@ UNKNOWN_TOPIC = 3
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")]
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Names of topics.")]
+Names = Annotated[list[str], typer.Argument(metavar="TOPIC", help="Names of topics.")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="A topic setting, such as retention.ms=86400000. Repeatable."),
@@ -30,11 +30,11 @@ Set = Annotated[
 def create(
     names: Names,
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", min=1, help="Number of partitions.", show_default="the server's")
-    ] = admin.SERVER_DEFAULT,
+        int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions.", show_default="the server's")
+    ] = None,
     replication: Annotated[
-        int, typer.Option(min=1, help="Copies of each partition.", show_default="the server's")
-    ] = admin.SERVER_DEFAULT,
+        int | None, typer.Option(min=1, help="Copies of each partition.", show_default="the server's")
+    ] = None,
     settings: Set = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A topic that exists already is fine.")
@@ -49,7 +49,9 @@ def create(
     with connect(server, timeout_s) as cluster, counting("topics", in_bytes=False) as progress:
         for name in progress.track(names, description="Creating"):
             try:
-                admin.create_topic(cluster, name, partitions, replication, values)
+                admin.create_topic(
+                    cluster, name, partitions or admin.SERVER_DEFAULT, replication or admin.SERVER_DEFAULT, values
+                )
                 created = True
             except Refused as error:
                 if error.code != TOPIC_EXISTS or not if_not_exists:

@@ -14,13 +14,14 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.config.settings import Setting, Settings, table
+from penstock.model.errors import PenstockError
 
 # Variables with our prefix that are no server settings: the command line and the build read them.
 OTHER_VARIABLES = frozenset({"PENSTOCK_SERVER", "PENSTOCK_PURE", "PENSTOCK_CONFIG"})
 VARIABLE_PREFIX = "PENSTOCK_"
 FILE_BYTES_MAX = 4 << 20
 
-# Raises ValueError (or an error with a message) for a topic setting that the log does not know or allow.
+# Raises ValueError or a PenstockError for a topic setting that the log does not know or allow.
 TopicSettingCheck = Callable[[str, str], object]
 
 
@@ -232,7 +233,7 @@ def _check_topic_settings(name: str, values: Mapping[str, str], place: str, chec
     for key, value in values.items():
         try:
             check(key, value)
-        except Exception as error:  # whatever the log layer raises is its answer to "is this allowed"
+        except (ValueError, PenstockError) as error:
             raise ConfigError(f"{name}: {key} = {value!r} ({_in(place)}) is not allowed: {error}") from None
 
 
