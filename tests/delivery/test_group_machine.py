@@ -27,7 +27,7 @@ from penstock.model.errors import PenstockError, StorageFailed
 from penstock.testing.clock import ManualClock
 
 SETTINGS = GroupSettings(
-    initial_rebalance_delay_ms=100, max_group_size=4, offsets_retention_ms=10**12, offsets_retention_check_ms=10**12
+    initial_rebalance_delay_ms=100, max_size=4, offsets_retention_ms=10**12, offsets_retention_check_ms=10**12
 )
 TOPICS = ("orders", "payments")
 INSTANCES = ("i0", "i1")

@@ -257,14 +257,14 @@ def test_session_time_outs_have_bounds(stage: Stage) -> None:
 
 
 def test_a_full_group_turns_newcomers_away() -> None:
-    stage = Stage(GroupSettings(initial_rebalance_delay_ms=0, max_group_size=2))
+    stage = Stage(GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     a, _ = stage.stable(2)
     assert isinstance(stage.answers[stage.join()], GroupFull)
     assert stage.answers[stage.join(a)] is WAITING, "those who are in can rebalance"
 
 
 def test_ids_handed_out_are_bounded_too() -> None:
-    stage = Stage(GroupSettings(max_group_size=2))
+    stage = Stage(GroupSettings(max_size=2))
     stage.new_id(stage.join(requires_known_id=True))
     stage.new_id(stage.join(requires_known_id=True))
     assert isinstance(stage.answers[stage.join(requires_known_id=True)], GroupFull)

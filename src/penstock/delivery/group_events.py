@@ -30,7 +30,7 @@ class GroupSettings:
     # A parked join has no heartbeat. One of a member that was never told its id may be repeated under a new one when
     # its connection is lost, so it is not believed for ever.
     new_member_join_timeout_ms: int = 300_000
-    max_group_size: int = 10_000  # members, and as many ids handed out to members that are yet to come
+    max_size: int = 10_000  # members, and as many ids handed out to members that are yet to come
     max_groups: int = 100_000
     offset_metadata_max_bytes: int = 4_096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000

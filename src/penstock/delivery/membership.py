@@ -65,7 +65,7 @@ class Membership(Rounds):
 
     def _check_room(self, ask: Join, returning: Member | None) -> None:
         """In a rebalance those who have joined count, so that the quick push out the lost; else all members do."""
-        limit = self.settings.max_group_size
+        limit = self.settings.max_size
         known = returning is not None or ask.member_id in self.roster
         taken = len(self.roster)
         if self.state is PREPARING:
