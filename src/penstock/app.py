@@ -1,0 +1,211 @@
+"""The composition root: the one file that knows everyone. It builds the server, runs it, and takes it down."""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import sys
+from dataclasses import dataclass, field
+
+import uvloop
+
+from penstock.broker.administer import Administrator
+from penstock.broker.broker import Broker
+from penstock.broker.coordinate import Coordinator, GroupSettings
+from penstock.broker.fetch import Fetcher
+from penstock.broker.observe import Observer
+from penstock.broker.publish import Publisher
+from penstock.config import Settings
+from penstock.doors.door import Door
+from penstock.doors.kafka.door import KafkaDoor
+from penstock.doors.listener import Limits
+from penstock.log.housekeeper import Housekeeper
+from penstock.log.identities import Identities
+from penstock.log.settings import check_setting
+from penstock.log.topics import Engines, Topics
+from penstock.logs import configure_logs
+from penstock.model.clock import Clock, SystemClock
+from penstock.model.errors import PenstockError
+from penstock.model.ids import INTERNAL_PREFIX
+from penstock.security.acl import AllowAll
+from penstock.storage.disk import DiskEngine
+from penstock.storage.memory import MemoryEngine
+
+_log = logging.getLogger("penstock")
+
+GROUPS_LEDGER = f"{INTERNAL_PREFIX}groups"
+IDENTITIES_LEDGER = f"{INTERNAL_PREFIX}identities"
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+
+check_topic_setting = check_setting  # so that the settings file is checked before anything starts
+
+
+class StartFailed(Exception):
+    """The server cannot start; the message says why and is all that a user needs."""
+
+
+@dataclass(slots=True)
+class Server:
+    """Everything of one running server, and the order in which it comes up and goes down."""
+
+    settings: Settings
+    clock: Clock = field(default_factory=SystemClock)
+    doors: list[Door] = field(default_factory=list)
+    _topics: Topics | None = None
+    _housekeeper: Housekeeper | None = None
+    _broker: Broker | None = None
+
+    async def start(self) -> None:
+        broker = self._broker = await self._build()
+        for door in self._make_doors(broker):
+            try:
+                address = await door.open()
+            except OSError as error:
+                raise StartFailed(f"the {door.name} door cannot listen: {error.strerror or error}") from error
+            self.doors.append(door)
+            _log.info("%s listening on %s", door.name, address)
+        # What lives now lives long: leave it out of every later garbage collection.
+        gc.collect()
+        gc.freeze()
+        _log.info("penstock ready")
+
+    async def _build(self) -> Broker:
+        settings = self.settings
+        housekeeper = self._housekeeper = Housekeeper(self.clock, settings.producer_id_expiration_ms)
+        topics = self._topics = Topics(
+            engines=self._engines(),
+            clock=self.clock,
+            defaults=self._topic_defaults(),
+            max_topics=settings.max_topics,
+            max_partitions=settings.max_partitions,
+            opened=housekeeper.adopt,
+        )
+        await topics.start()
+        identities = Identities(await topics.open_ledger(IDENTITIES_LEDGER))
+        await identities.start(settings.cluster_id)
+        authorizer = AllowAll()
+        coordinator = Coordinator(
+            await topics.open_ledger(GROUPS_LEDGER), self.clock, self._group_settings(), authorizer
+        )
+        await coordinator.start()
+        await coordinator.keep_only_topics(topics.by_name)
+        await topics.sweep()
+        housekeeper.start()
+        return Broker(
+            node_id=settings.node_id,
+            clock=self.clock,
+            authorizer=authorizer,
+            topics=topics,
+            publisher=Publisher(topics, authorizer),
+            fetcher=Fetcher(topics, authorizer),
+            observer=Observer(topics, authorizer),
+            administrator=Administrator(
+                topics,
+                authorizer,
+                default_partitions=settings.default_partitions,
+                auto_create_topics=settings.auto_create_topics,
+            ),
+            coordinator=coordinator,
+            identities=identities,
+            about=self._about(),
+        )
+
+    def _engines(self) -> Engines:
+        memory = MemoryEngine(self.clock)
+        if not self.settings.storage.persistent:
+            return Engines(memory, memory)
+        return Engines(DiskEngine(self.settings.storage.path or self.settings.data, self.clock), memory)
+
+    def _topic_defaults(self) -> dict[str, str]:
+        settings = self.settings
+        return {"storage": settings.storage.topics, "durability": settings.durability, **settings.topic_defaults}
+
+    def _group_settings(self) -> GroupSettings:
+        settings = self.settings
+        return GroupSettings(
+            initial_rebalance_delay_ms=settings.group_initial_rebalance_delay_ms,
+            min_session_timeout_ms=settings.group_min_session_timeout_ms,
+            max_session_timeout_ms=settings.group_max_session_timeout_ms,
+            max_size=settings.group_max_size,
+            offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
+        )
+
+    def _about(self) -> dict[str, str]:
+        settings = self.settings
+        return {
+            "auto.create.topics.enable": str(settings.auto_create_topics).lower(),
+            "default.replication.factor": "1",
+            "group.initial.rebalance.delay.ms": str(settings.group_initial_rebalance_delay_ms),
+            "group.max.session.timeout.ms": str(settings.group_max_session_timeout_ms),
+            "group.max.size": str(settings.group_max_size),
+            "group.min.session.timeout.ms": str(settings.group_min_session_timeout_ms),
+            "node.id": str(settings.node_id),
+            "num.partitions": str(settings.default_partitions),
+            "offsets.retention.minutes": str(settings.offsets_retention_minutes),
+            "socket.request.max.bytes": str(settings.max_request_bytes),
+        }
+
+    def _make_doors(self, broker: Broker) -> list[Door]:
+        settings = self.settings
+        limits = Limits(max_connections=settings.max_connections)
+        doors: list[Door] = []
+        if settings.kafka is not None:
+            advertised = settings.kafka_advertised
+            doors.append(
+                KafkaDoor(
+                    broker,
+                    settings.kafka.host,
+                    settings.kafka.port,
+                    limits=limits,
+                    max_request_bytes=settings.max_request_bytes,
+                    advertised_host=advertised.host if advertised else None,
+                    advertised_port=advertised.port if advertised else None,
+                )
+            )
+        return doors
+
+    async def stop(self) -> None:
+        """Answer what is under way, then leave everything durable and the data marked as cleanly closed."""
+        if self._broker is not None:
+            self._broker.coordinator.release()
+            self._broker.fetcher.release()
+        await asyncio.gather(*(door.drain(self.settings.drain_timeout_s) for door in self.doors))
+        await asyncio.gather(*(door.close() for door in self.doors))
+        if self._broker is not None:
+            await self._broker.coordinator.stop()
+        if self._housekeeper is not None:
+            await self._housekeeper.stop()
+        if self._topics is not None:
+            await self._topics.close()
+
+
+async def _serve(settings: Settings) -> int:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = Server(settings)
+    try:
+        await server.start()
+        await stopping.wait()
+        _log.info("stopping")
+    finally:
+        await server.stop()
+    _log.info("stopped")
+    return EXIT_OK
+
+
+def run(settings: Settings) -> int:
+    """Run a server until it is told to stop; the process's exit code."""
+    configure_logs(settings.log_level, settings.log_format)
+    with contextlib.suppress(KeyboardInterrupt):
+        try:
+            return uvloop.run(_serve(settings))
+        except (StartFailed, PenstockError) as error:
+            print(f"penstock: {error}", file=sys.stderr)
+        except OSError as error:
+            print(f"penstock: {error.filename or 'the system'}: {error.strerror or error}", file=sys.stderr)
+    return EXIT_FAILED

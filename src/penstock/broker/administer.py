@@ -1,0 +1,131 @@
+"""Administration: creating, altering and deleting topics, their settings and their records."""
+
+from collections.abc import Mapping
+
+from penstock.log.settings import SETTINGS, check_setting, topic_settings
+from penstock.log.topics import Topic, Topics
+from penstock.model.errors import InvalidRequest, InvalidSetting, NotAllowed, UnknownTopic
+from penstock.model.ids import is_internal
+from penstock.security.acl import Authorizer, Operation, Resource
+from penstock.security.principal import Principal
+
+CLUSTER = "cluster"
+
+
+class Administrator:
+    def __init__(
+        self, topics: Topics, authorizer: Authorizer, *, default_partitions: int, auto_create_topics: bool
+    ) -> None:
+        self._topics = topics
+        self._authorizer = authorizer
+        self.default_partitions = default_partitions
+        self.auto_create_topics = auto_create_topics
+
+    async def create_topic(
+        self,
+        principal: Principal,
+        name: str,
+        partitions: int | None = None,
+        settings: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> Topic | None:
+        """Create a topic; None when it was only validated."""
+        self._check_create(principal, name)
+        count = self.default_partitions if partitions is None else partitions
+        if validate_only:
+            self._topics.check_new(name, count, settings or {})
+            return None
+        return await self._topics.create(name, count, settings or {})
+
+    async def topic_on_first_use(self, principal: Principal, name: str, *, allowed: bool = True) -> Topic:
+        """The topic; made with the defaults if it is not there and the server, and the client, allow that."""
+        self._authorizer.check(principal, Operation.DESCRIBE, Resource.TOPIC, name)
+        topic = self._topics.by_name.get(name)
+        if topic is not None:
+            return topic
+        if not (allowed and self.auto_create_topics) or is_internal(name):
+            raise UnknownTopic(f"there is no topic {name!r}")
+        self._check_create(principal, name)
+        self._topics.check_new(name, self.default_partitions, {})
+        return await self._topics.create(name, self.default_partitions, {}, or_existing=True)
+
+    def _check_create(self, principal: Principal, name: str) -> None:
+        if not self._authorizer.allows(principal, Operation.CREATE, Resource.CLUSTER, CLUSTER):
+            self._authorizer.check(principal, Operation.CREATE, Resource.TOPIC, name)
+        if is_internal(name):
+            raise NotAllowed(f"names like {name!r} are the broker's own")
+
+    async def delete_topic(self, principal: Principal, name: str) -> None:
+        await self._topics.delete(self._own(principal, Operation.DELETE, name).name)
+
+    async def add_partitions(self, principal: Principal, name: str, count: int, *, validate_only: bool = False) -> None:
+        topic = self._own(principal, Operation.ALTER, name)
+        if validate_only:
+            self._topics.check_count_of(topic, count)
+        else:
+            await self._topics.add_partitions(name, count)
+
+    async def replace_settings(
+        self, principal: Principal, name: str, settings: Mapping[str, str], *, validate_only: bool = False
+    ) -> None:
+        """Give the topic exactly these settings of its own."""
+        topic = self._own(principal, Operation.ALTER_CONFIGS, name)
+        topic_settings(settings, self._topics.defaults)
+        if not validate_only:
+            await self._topics.alter(topic.name, settings)
+
+    async def change_settings(
+        self,
+        principal: Principal,
+        name: str,
+        changes: Mapping[str, str | None],
+        appended: Mapping[str, str] | None = None,
+        removed: Mapping[str, str] | None = None,
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Set some settings, or drop them (None); add items to those that are lists, or take items away."""
+        topic = self._own(principal, Operation.ALTER_CONFIGS, name)
+        settings = dict(topic.settings.overrides)
+        for setting, value in changes.items():
+            if value is None:
+                if setting not in SETTINGS:
+                    check_setting(setting, value)
+                settings.pop(setting, None)
+            else:
+                settings[setting] = value
+        for setting, value in (appended or {}).items():
+            items = self._items(settings, setting)
+            settings[setting] = ",".join(items + [i for i in _split(value) if i not in items])
+        for setting, value in (removed or {}).items():
+            settings[setting] = ",".join(i for i in self._items(settings, setting) if i not in _split(value))
+        await self.replace_settings(principal, name, settings, validate_only=validate_only)
+
+    def _items(self, settings: Mapping[str, str], name: str) -> list[str]:
+        if name != "cleanup.policy":
+            if name not in SETTINGS:
+                check_setting(name, "")
+            raise InvalidSetting(f"topic setting {name} is not a list")
+        return _split(settings.get(name, self._topics.defaults.get(name, SETTINGS[name].default)))
+
+    async def delete_records(self, principal: Principal, name: str, index: int, before_offset: int) -> int:
+        """Forget everything before this offset (-1: everything). Returns the new start offset."""
+        topic = self._own(principal, Operation.DELETE, name)
+        partition = await self._topics.open(topic, index)
+        if before_offset < -1:
+            raise InvalidRequest(f"offset {before_offset} is not an offset")
+        await partition.trim(partition.durable_end if before_offset == -1 else before_offset)
+        return partition.start_offset
+
+    def _own(self, principal: Principal, operation: Operation, name: str) -> Topic:
+        """A topic that users may administer."""
+        self._authorizer.check(principal, operation, Resource.TOPIC, name)
+        topic = self._topics.get(name)
+        if topic.internal:
+            raise NotAllowed(f"topic {name!r} is the broker's own")
+        return topic
+
+
+def _split(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]

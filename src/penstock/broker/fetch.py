@@ -1,0 +1,214 @@
+"""Fetching: reading partitions side by side, and waiting for what is not there yet.
+
+An Interest is what one reader wants: partitions with an offset and a limit each. It knows which of them may have
+something new, so a poll costs as much as there is news, not as much as there are partitions.
+"""
+
+import asyncio
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from penstock.log.partition import Partition
+from penstock.log.topics import Topics
+from penstock.model.errors import PenstockError, UnknownTopic
+from penstock.security.acl import Authorizer, Operation, Resource
+from penstock.security.principal import Principal
+from penstock.storage.engine import Slice
+
+# The most one poll returns, whatever the client allows: bounds the memory of a connection that asks for everything.
+MAX_POLL_BYTES = 8 << 20
+
+
+@dataclass(slots=True)
+class Want:
+    """One partition of an interest. `key` is the reader's own name for it."""
+
+    key: Hashable
+    topic: str
+    index: int
+    offset: int
+    max_bytes: int
+    partition: Partition | None = None
+
+
+@dataclass(slots=True)
+class Got:
+    """What a poll found for one want: a slice, or an error."""
+
+    want: Want
+    partition: Partition | None = None
+    found: Slice | None = None
+    error: PenstockError | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Interest:
+    """What one reader wants, and which of it may have news. Close it when the reader is gone."""
+
+    wants: dict[Hashable, Want] = field(default_factory=dict)
+    _news: dict[Hashable, None] = field(default_factory=dict)
+    _watching: dict[Partition, list[Hashable]] = field(default_factory=dict)
+    _arrived_bytes: int = 0  # since the last read began
+    _needed_bytes: int = 0
+    _arrived: asyncio.Future[None] | None = None
+
+    def add(self, want: Want) -> None:
+        """Want this from now on; replaces an older want of the same key."""
+        old = self.wants.get(want.key)
+        if old is not None and (old.topic, old.index) == (want.topic, want.index):
+            want.partition = old.partition
+        elif old is not None:
+            self.remove(want.key)
+        self.wants[want.key] = want
+        self._news[want.key] = None
+
+    def remove(self, key: Hashable) -> None:
+        want = self.wants.pop(key, None)
+        self._news.pop(key, None)
+        if want is not None and want.partition is not None:
+            self._unwatch(want.partition, key)
+
+    def watch(self, want: Want, partition: Partition) -> None:
+        if want.partition is not None and want.partition is not partition:
+            self._unwatch(want.partition, want.key)
+        want.partition = partition
+        keys = self._watching.get(partition)
+        if keys is None:
+            self._watching[partition] = [want.key]
+            partition.watch(self._on_news)
+        elif want.key not in keys:
+            keys.append(want.key)
+
+    def _unwatch(self, partition: Partition, key: Hashable) -> None:
+        keys = self._watching.get(partition)
+        if keys is not None and key in keys:
+            keys.remove(key)
+            if not keys:
+                del self._watching[partition]
+                partition.unwatch(self._on_news)
+
+    def news(self) -> list[Want]:
+        """What may have something new. From here on, arrivals count for the next wait."""
+        self._arrived_bytes = 0
+        return [self.wants[key] for key in self._news]
+
+    def seen(self, want: Want) -> None:
+        """Nothing more is there for now; it is not looked at again before something arrives."""
+        self._news.pop(want.key, None)
+
+    def postpone(self, want: Want) -> None:
+        """Let others come first the next time: no partition starves behind a busy one."""
+        if want.key in self._news:
+            del self._news[want.key]
+            self._news[want.key] = None
+
+    def _on_news(self, partition: Partition, new_bytes: int) -> None:
+        for key in self._watching.get(partition, ()):
+            self._news[key] = None
+        self._arrived_bytes += new_bytes
+        arrived = self._arrived
+        if arrived is not None and (self._arrived_bytes >= self._needed_bytes or partition.closed):
+            _finish(arrived)
+
+    async def wait(self, needed_bytes: int, max_wait_ms: int) -> None:
+        """Until so many new bytes have arrived since the last read began, or for so long."""
+        if self._arrived_bytes >= needed_bytes:
+            return
+        loop = asyncio.get_running_loop()
+        arrived = self._arrived = loop.create_future()
+        self._needed_bytes = needed_bytes
+        timer = loop.call_later(max_wait_ms / 1000, _finish, arrived)
+        try:
+            await arrived
+        finally:
+            timer.cancel()
+            self._arrived = None
+
+    def wake(self) -> None:
+        if self._arrived is not None:
+            _finish(self._arrived)
+
+    def close(self) -> None:
+        for partition in self._watching:
+            partition.unwatch(self._on_news)
+        self._watching.clear()
+        self.wants.clear()
+        self._news.clear()
+
+
+def _finish(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+class Fetcher:
+    def __init__(self, topics: Topics, authorizer: Authorizer) -> None:
+        self._topics = topics
+        self._authorizer = authorizer
+        self._parked: dict[Interest, None] = {}
+        self._released = False
+
+    async def wait(self, interest: Interest, needed_bytes: int, max_wait_ms: int) -> None:
+        """Park a reader until so much is new for it, or for so long, or until the server stops."""
+        if not self._released:
+            self._parked[interest] = None
+            try:
+                await interest.wait(needed_bytes, max_wait_ms)
+            finally:
+                del self._parked[interest]
+
+    def release(self) -> None:
+        """The server is about to stop: nobody waits any more."""
+        self._released = True
+        for interest in self._parked:
+            interest.wake()
+
+    async def read(self, principal: Principal, interest: Interest, max_bytes: int) -> list[Got]:
+        """What is there now for every want that has news: data and errors, nothing for those without either."""
+        results: list[Got] = []
+        left_bytes = min(max_bytes, MAX_POLL_BYTES)
+        for want in interest.news():
+            if left_bytes <= 0:
+                break
+            got = await self._read_one(principal, interest, want, left_bytes)
+            if got.error is None and got.found is not None and got.found.size_bytes == 0:
+                interest.seen(want)
+                continue
+            interest.postpone(want)
+            results.append(got)
+            left_bytes -= got.found.size_bytes if got.found is not None else 0
+        return results
+
+    async def _read_one(self, principal: Principal, interest: Interest, want: Want, left_bytes: int) -> Got:
+        partition = want.partition
+        try:
+            if partition is None or partition.closed:
+                topic = self._topics.get(want.topic)
+                partition = await self._topics.open(topic, want.index)
+            self._authorizer.check(principal, Operation.READ, Resource.TOPIC, want.topic)
+            # Watch first, read then: what arrives in between is news.
+            interest.watch(want, partition)
+            found = await partition.read(want.offset, min(want.max_bytes, left_bytes))
+        except PenstockError as error:
+            return Got(want, partition, error=error)
+        return Got(want, partition, found)
+
+    async def poll(
+        self, principal: Principal, interest: Interest, min_bytes: int, max_bytes: int, max_wait_ms: int
+    ) -> list[Got]:
+        """Read; if that is too little, wait for more and read once again."""
+        results = await self.read(principal, interest, max_bytes)
+        missing = min_bytes - size_bytes(results)
+        if missing <= 0 or max_wait_ms <= 0 or any(got.error for got in results):
+            return results
+        await self.wait(interest, missing, max_wait_ms)
+        return await self.read(principal, interest, max_bytes)
+
+    def check_topic(self, principal: Principal, name: str) -> None:
+        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, name)
+        if name not in self._topics.by_name:
+            raise UnknownTopic(f"there is no topic {name!r}")
+
+
+def size_bytes(results: Iterable[Got]) -> int:
+    return sum(got.found.size_bytes for got in results if got.found is not None)

@@ -1,0 +1,61 @@
+"""Observation: what topics there are and how far they reach. Nothing here changes anything."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from penstock.log.partition import Found, Partition
+from penstock.log.settings import SETTINGS, Setting
+from penstock.log.topics import Topic, Topics
+from penstock.model.errors import UnknownTopic
+from penstock.security.acl import Authorizer, Operation, Resource
+from penstock.security.principal import Principal
+
+
+class SettingView(NamedTuple):
+    setting: Setting
+    value: str
+    own: bool  # set on the topic itself
+    server: bool  # a default of this server's settings
+
+
+class Observer:
+    def __init__(self, topics: Topics, authorizer: Authorizer) -> None:
+        self._topics = topics
+        self._authorizer = authorizer
+
+    def topics(self, principal: Principal, *, internal: bool = False) -> Iterator[Topic]:
+        """Every topic the principal may see; the broker's own only when asked for."""
+        for name in sorted(self._topics.by_name):
+            topic = self._topics.by_name[name]
+            if (internal or not topic.internal) and self._sees(principal, name):
+                yield topic
+
+    def topic(self, principal: Principal, name: str) -> Topic:
+        self._authorizer.check(principal, Operation.DESCRIBE, Resource.TOPIC, name)
+        return self._topics.get(name)
+
+    def _sees(self, principal: Principal, name: str) -> bool:
+        return self._authorizer.allows(principal, Operation.DESCRIBE, Resource.TOPIC, name)
+
+    async def partition(self, principal: Principal, name: str, index: int) -> Partition:
+        return await self._topics.open(self.topic(principal, name), index)
+
+    async def offset_at(self, principal: Principal, name: str, index: int, timestamp_ms: int) -> Found | None:
+        """The first record at or after this time."""
+        return await (await self.partition(principal, name, index)).find_time(timestamp_ms)
+
+    async def newest(self, principal: Principal, name: str, index: int) -> Found | None:
+        """The record with the largest timestamp."""
+        return await (await self.partition(principal, name, index)).find_newest()
+
+    def settings(self, principal: Principal, name: str) -> list[SettingView]:
+        """Every setting of a topic with the value in force and where it comes from."""
+        self._authorizer.check(principal, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name)
+        topic = self._topics.by_name.get(name)
+        if topic is None:
+            raise UnknownTopic(f"there is no topic {name!r}")
+        own, server = topic.settings.overrides, self._topics.defaults
+        return [
+            SettingView(s, own.get(s.name, server.get(s.name, s.default)), s.name in own, s.name in server)
+            for s in SETTINGS.values()
+        ]

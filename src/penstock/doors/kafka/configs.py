@@ -1,0 +1,129 @@
+"""Settings: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs."""
+
+from types import SimpleNamespace as Struct
+
+from penstock.broker.observe import SettingView
+from penstock.doors.kafka.api import Call, handles
+from penstock.doors.kafka.errors import error_code
+from penstock.model.errors import InvalidRequest, InvalidSetting, PenstockError
+from penstock.security.acl import Operation, Resource
+from penstock.wire.kafka.api import ApiKey
+
+TOPIC, BROKER = 2, 4
+OWN, SERVER, DEFAULT = 1, 4, 5  # where a value comes from
+SET, REMOVE, APPEND, SUBTRACT = 0, 1, 2, 3
+_STRING = 2
+
+
+@handles(ApiKey.DESCRIBE_CONFIGS, 1, 4)
+async def describe_configs(call: Call) -> Struct:
+    return Struct(results=[_describe(call, resource) for resource in call.body.resources])
+
+
+def _describe(call: Call, resource: Struct) -> Struct:
+    reply = Struct(
+        error_code=0,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+        configs=[],
+    )
+    try:
+        if resource.resource_type == TOPIC:
+            views = call.broker.observer.settings(call.principal, resource.resource_name)
+            entries = [
+                config_entry(view, call.body.include_synonyms, call.body.include_documentation) for view in views
+            ]
+        elif resource.resource_type == BROKER:
+            entries = _server_entries(call, resource.resource_name)
+        else:
+            raise InvalidRequest(f"resource type {resource.resource_type} has no settings here")
+    except PenstockError as error:
+        reply.error_code, reply.error_message = error_code(error), str(error)
+        return reply
+    keys = resource.configuration_keys
+    reply.configs = [entry for entry in entries if keys is None or entry.name in keys]
+    return reply
+
+
+def config_entry(view: SettingView, synonyms: bool = False, documentation: bool = False) -> Struct:
+    source = OWN if view.own else SERVER if view.server else DEFAULT
+    name = view.setting.name
+    entry = Struct(
+        name=name,
+        value=view.value,
+        read_only=False,
+        config_source=source,
+        is_sensitive=False,
+        config_type=int(view.setting.kind),
+    )
+    if synonyms:
+        entry.synonyms = [Struct(name=name, value=view.value, source=source)]
+        if source != DEFAULT:
+            entry.synonyms.append(Struct(name=name, value=view.setting.default, source=DEFAULT))
+    if documentation:
+        entry.documentation = view.setting.doc
+    return entry
+
+
+def _server_entries(call: Call, name: str) -> list[Struct]:
+    call.broker.authorizer.check(call.principal, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, "cluster")
+    if name not in ("", str(call.advertised.node_id)):
+        raise InvalidRequest(f"there is no node {name!r}; this is node {call.advertised.node_id}")
+    return [
+        Struct(name=key, value=value, read_only=True, config_source=SERVER, is_sensitive=False, config_type=_STRING)
+        for key, value in sorted(call.broker.about.items())
+    ]
+
+
+@handles(ApiKey.ALTER_CONFIGS, 0, 2)
+async def alter_configs(call: Call) -> Struct:
+    """The old call: what it does not name falls back to its default."""
+    return Struct(responses=[await _alter(call, resource, incremental=False) for resource in call.body.resources])
+
+
+@handles(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1)
+async def incremental_alter_configs(call: Call) -> Struct:
+    return Struct(responses=[await _alter(call, resource, incremental=True) for resource in call.body.resources])
+
+
+async def _alter(call: Call, resource: Struct, *, incremental: bool) -> Struct:
+    reply = Struct(
+        error_code=0,
+        error_message=None,
+        resource_type=resource.resource_type,
+        resource_name=resource.resource_name,
+    )
+    administrator, validate_only = call.broker.administrator, call.body.validate_only
+    try:
+        if resource.resource_type != TOPIC:
+            raise InvalidRequest("only topics are altered here; the server's settings stand in its configuration")
+        names = [config.name for config in resource.configs]
+        if len(set(names)) != len(names):
+            raise InvalidRequest("a setting stands more than once in the request")
+        if incremental:
+            chosen = {operation: _values(resource, operation) for operation in (SET, APPEND, SUBTRACT)}
+            changes: dict[str, str | None] = {**chosen[SET], **dict.fromkeys(_values(resource, REMOVE))}
+            await administrator.change_settings(
+                call.principal,
+                resource.resource_name,
+                changes,
+                chosen[APPEND],
+                chosen[SUBTRACT],
+                validate_only=validate_only,
+            )
+        else:
+            settings = {config.name: config.value for config in resource.configs}
+            await administrator.replace_settings(
+                call.principal, resource.resource_name, settings, validate_only=validate_only
+            )
+    except PenstockError as error:
+        reply.error_code, reply.error_message = error_code(error), str(error)
+    return reply
+
+
+def _values(resource: Struct, operation: int) -> dict[str, str]:
+    chosen = {c.name: c.value for c in resource.configs if c.config_operation == operation}
+    if operation != REMOVE and None in chosen.values():
+        raise InvalidSetting("a setting without a value")
+    return chosen

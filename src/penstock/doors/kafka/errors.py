@@ -1,0 +1,77 @@
+"""The broker's errors in Kafka's terms: one code for each noun of the tree."""
+
+from penstock.model import errors as e
+
+NONE = 0
+UNKNOWN_SERVER_ERROR = -1
+
+CODES: dict[type[e.PenstockError], int] = {
+    e.OffsetOutOfRange: 1,
+    e.CorruptBatch: 2,
+    e.UnknownTopic: 3,
+    e.UnknownPartition: 3,
+    e.TimedOut: 7,
+    e.RecordTooLarge: 10,
+    e.OffsetMetadataTooLarge: 12,
+    e.InvalidTopicName: 17,
+    e.IllegalGeneration: 22,
+    e.InconsistentProtocol: 23,
+    e.InvalidGroup: 24,
+    e.UnknownMember: 25,
+    e.InvalidSessionTimeout: 26,
+    e.RebalanceInProgress: 27,
+    e.InvalidTimestamp: 32,
+    e.UnsupportedVersion: 35,
+    e.TopicExists: 36,
+    e.InvalidPartitions: 37,
+    e.InvalidReplication: 38,
+    e.InvalidAssignment: 39,
+    e.InvalidSetting: 40,
+    e.InvalidRequest: 42,
+    e.PolicyViolation: 44,
+    e.LimitReached: 44,
+    e.OutOfOrderSequence: 45,
+    e.DuplicateSequence: 46,
+    e.InvalidProducerEpoch: 47,
+    e.StorageFailed: 56,
+    e.UnknownProducer: 59,
+    e.GroupNotEmpty: 68,
+    e.UnknownGroup: 69,
+    e.UnknownFetchSession: 70,
+    e.InvalidFetchSessionEpoch: 71,
+    e.FencedLeaderEpoch: 74,
+    e.UnknownLeaderEpoch: 75,
+    e.UnsupportedCompression: 76,
+    e.MemberIdRequired: 79,
+    e.GroupFull: 81,
+    e.FencedInstance: 82,
+    e.GroupSubscribed: 86,
+    e.InvalidRecord: 87,
+    e.UnknownTopicId: 100,
+    e.StorageFull: 56,
+    e.Conflict: 6,
+    e.NotAllowed: 29,
+}
+
+TOPIC_AUTHORIZATION_FAILED = 29
+GROUP_AUTHORIZATION_FAILED = 30
+CLUSTER_AUTHORIZATION_FAILED = 31
+
+
+def error_code(error: e.PenstockError) -> int:
+    """The code of the error's own class, or of the nearest one above it."""
+    for noun in type(error).__mro__:
+        code = CODES.get(noun)
+        if code is not None:
+            return code
+    return UNKNOWN_SERVER_ERROR
+
+
+def group_error_code(error: e.PenstockError) -> int:
+    """As error_code, where what was refused is a group."""
+    return GROUP_AUTHORIZATION_FAILED if isinstance(error, e.NotAllowed) else error_code(error)
+
+
+def cluster_error_code(error: e.PenstockError) -> int:
+    """As error_code, where what was refused concerns the cluster."""
+    return CLUSTER_AUTHORIZATION_FAILED if isinstance(error, e.NotAllowed) else error_code(error)

@@ -1,0 +1,97 @@
+"""Produce: batches in, closed as they came; replies when they are durable."""
+
+import asyncio
+from collections.abc import Awaitable
+from types import SimpleNamespace as Struct
+
+from penstock.doors.kafka.api import Call, Reply, handles
+from penstock.doors.kafka.errors import error_code
+from penstock.log.partition import Appended
+from penstock.log.topics import Topic
+from penstock.model.errors import InvalidRequest, PenstockError, UnsupportedVersion
+from penstock.wire.kafka.api import ApiKey
+
+INVALID_REQUIRED_ACKS = 21
+_ACKS = (-1, 0, 1)
+
+
+class UnansweredFailure(Exception):
+    """A request that wants no reply failed: closing the connection is the only way to say so."""
+
+
+# Versions below 3 carry older record formats. They are advertised all the same: librdkafka takes their absence for a
+# broker that cannot compress (KAFKA-18659).
+@handles(ApiKey.PRODUCE, 3, 13, advertise_from=0)
+async def produce(call: Call) -> Reply | Awaitable[Reply]:
+    body = call.body
+    response = Struct(responses=[])
+    pending: list[tuple[Struct, Appended]] = []
+    for topic_data in body.topic_data:
+        replies: list[Struct] = []
+        if call.version >= 13:
+            response.responses.append(Struct(topic_id=topic_data.topic_id, partition_responses=replies))
+        else:
+            response.responses.append(Struct(name=topic_data.name, partition_responses=replies))
+        topic, refusal = _topic(call, topic_data)
+        for data in topic_data.partition_data:
+            reply = Struct(index=data.index, error_code=0, base_offset=-1)
+            replies.append(reply)
+            try:
+                if topic is None:
+                    assert refusal is not None
+                    raise refusal
+                if data.records is None:
+                    raise InvalidRequest("a partition without a record batch")
+                appended = await call.broker.publisher.publish(topic, data.index, data.records)
+            except PenstockError as error:
+                _refuse(reply, error)
+            else:
+                pending.append((reply, appended))
+    if body.acks == 0:
+        # Nobody waits for these; a failed write is logged by the engine and seen by the next reader's offsets.
+        for _, appended in pending:
+            appended.durable.add_done_callback(_observe)
+        if any(reply.error_code for topic in response.responses for reply in topic.partition_responses):
+            raise UnansweredFailure
+        return None
+    return _when_durable(response, pending) if pending else response
+
+
+def _topic(call: Call, topic_data: Struct) -> tuple[Topic | None, PenstockError | None]:
+    try:
+        if call.body.acks not in _ACKS:
+            raise _InvalidAcks(f"acks is {call.body.acks}; -1, 0 and 1 are allowed")
+        if call.body.transactional_id is not None:
+            raise UnsupportedVersion("this server has no transactions yet")
+        topics = call.broker.topics
+        topic = topics.get_by_id(topic_data.topic_id) if call.version >= 13 else topics.get(topic_data.name)
+        call.broker.publisher.check(call.principal, topic)
+        return topic, None
+    except PenstockError as error:
+        return None, error
+
+
+class _InvalidAcks(InvalidRequest):
+    pass
+
+
+async def _when_durable(response: Struct, pending: list[tuple[Struct, Appended]]) -> Reply:
+    for reply, appended in pending:
+        try:
+            await appended.durable
+        except PenstockError as error:
+            _refuse(reply, error)
+        else:
+            reply.base_offset = appended.base_offset
+            reply.log_append_time_ms = appended.append_time_ms
+    return response
+
+
+def _refuse(reply: Struct, error: PenstockError) -> None:
+    reply.error_code = INVALID_REQUIRED_ACKS if isinstance(error, _InvalidAcks) else error_code(error)
+    reply.error_message = str(error)
+
+
+def _observe(durable: asyncio.Future[None]) -> None:
+    if not durable.cancelled():
+        durable.exception()

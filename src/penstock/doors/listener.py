@@ -1,0 +1,138 @@
+"""Sockets: listening, counting connections, and the memory that requests under way may take.
+
+One Limits object is shared by all doors of a server, so a flood at one door cannot starve another of memory.
+"""
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+BACKLOG = 1024
+
+
+class Connection(Protocol):
+    """A connection as its listener sees it."""
+
+    def idle(self) -> bool:
+        """Whether every request received was answered."""
+        ...
+
+    def stop_reading(self) -> None: ...
+
+    def resume_reading(self) -> None:
+        """Called when the memory of requests under way has room again."""
+        ...
+
+    def abort(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Limits:
+    """Bounds over all connections of a server."""
+
+    max_connections: int = 10_000
+    max_held_bytes: int = 256 << 20  # requests received and not yet answered, over all connections
+    connections: int = 0
+    held_bytes: int = 0
+    _waiting: dict[Connection, None] = field(default_factory=dict)
+
+    def hold(self, size_bytes: int) -> None:
+        self.held_bytes += size_bytes
+
+    def release(self, size_bytes: int) -> None:
+        self.held_bytes -= size_bytes
+        if self._waiting and not self.exhausted:
+            waiting, self._waiting = self._waiting, {}
+            for connection in waiting:
+                connection.resume_reading()
+
+    @property
+    def exhausted(self) -> bool:
+        return self.held_bytes >= self.max_held_bytes
+
+    def wait(self, connection: Connection) -> None:
+        """Have this connection resumed when there is room; it has stopped reading."""
+        self._waiting[connection] = None
+
+    def forget(self, connection: Connection) -> None:
+        self._waiting.pop(connection, None)
+
+
+class Listener:
+    """One listening address with its open connections."""
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        limits: Limits,
+        make_protocol: Callable[[], asyncio.BaseProtocol],
+    ) -> None:
+        self.name = name
+        self.host, self.port = host, port
+        self.limits = limits
+        self._make_protocol = make_protocol
+        self._server: asyncio.Server | None = None
+        self.connections: dict[Connection, None] = {}
+        self._changed = asyncio.Event()
+        self._refusing = False
+
+    async def open(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._make_protocol, self.host, self.port, backlog=BACKLOG)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def admit(self, connection: Connection, transport: asyncio.BaseTransport) -> bool:
+        """Count a new connection in, or turn it away."""
+        if self.limits.connections >= self.limits.max_connections:
+            if not self._refusing:  # once per flood, not once per connection
+                _log.warning(
+                    "%s: %d connections are open (max_connections); refusing more", self.name, self.limits.connections
+                )
+            self._refusing = True
+            return False
+        self._refusing = False
+        self.limits.connections += 1
+        self.connections[connection] = None
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return True
+
+    def gone(self, connection: Connection) -> None:
+        if self.connections.pop(connection, self) is None:
+            self.limits.connections -= 1
+            self.limits.forget(connection)
+            self._changed.set()
+
+    def settled(self) -> None:
+        """A connection answered everything it was asked; a drain may be waiting for that."""
+        self._changed.set()
+
+    async def drain(self, timeout_s: float) -> None:
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.stop_reading()
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not all(connection.idle() for connection in self.connections):
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            busy = sum(not connection.idle() for connection in self.connections)
+            _log.warning("%s: %d connections still had requests under way after %g s", self.name, busy, timeout_s)
+
+    async def close(self) -> None:
+        for connection in list(self.connections):
+            connection.abort()
+        if self._server is not None:
+            self._server.close()
+            await self._server.wait_closed()

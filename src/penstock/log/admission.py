@@ -1,0 +1,75 @@
+"""Which batches a topic takes in. A batch is opened only where its topic's settings leave no other way."""
+
+from typing import NamedTuple
+
+from penstock.log.settings import FOREVER, TopicSettings
+from penstock.model.batch import BatchHeader, check_batch, decode_batch, encode_batch, read_header, set_append_time
+from penstock.model.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
+
+NO_TIMESTAMP = -1
+_CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_KEPT_ATTRIBUTES = 0x18  # timestamp type, transactional
+
+
+class Admitted(NamedTuple):
+    header: BatchHeader
+    batch: bytearray | memoryview
+
+
+def admit(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int) -> Admitted:
+    """Check a producer's batch against the rules of its topic, and make it what the topic keeps."""
+    header = check_batch(batch)
+    _check_shape(header, len(batch), settings)
+    if settings.log_append_time:
+        set_append_time(batch, now_ms)
+        header = read_header(batch)
+    else:
+        _check_times(header, settings, now_ms)
+    codec = _CODECS.get(settings.compression, header.compression)
+    if settings.compacted or codec != header.compression:
+        records = decode_batch(batch)
+        if settings.compacted and any(record.key is None for record in records):
+            raise InvalidRecord("a record of a compacted topic needs a key")
+        if codec != header.compression:
+            batch = encode_batch(
+                records,
+                base_offset=header.base_offset,
+                compression=codec,
+                attributes=header.attributes & _KEPT_ATTRIBUTES,
+                producer_id=header.producer_id,
+                producer_epoch=header.producer_epoch,
+                base_sequence=header.base_sequence,
+            )
+            header = read_header(batch)
+    return Admitted(header, batch)
+
+
+def _check_shape(header: BatchHeader, given_bytes: int, settings: TopicSettings) -> None:
+    if header.size_bytes != given_bytes:
+        raise InvalidRecord("exactly one record batch per partition is taken in one request")
+    if header.size_bytes > settings.max_message_bytes:
+        raise RecordTooLarge(
+            f"the batch has {header.size_bytes} bytes, the topic takes {settings.max_message_bytes} (max.message.bytes)"
+        )
+    if header.is_control:
+        raise InvalidRecord("only the broker writes control batches")
+    if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
+        raise InvalidRecord(f"{header.record_count} records do not fill {header.last_offset_delta + 1} offsets")
+    if header.compression > 4:
+        raise UnsupportedCompression(f"compression codec {header.compression} is unknown")
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        raise InvalidRecord("a batch with a producer id needs an epoch and a sequence")
+
+
+def _check_times(header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
+    after_ms, before_ms = settings.timestamp_after_max_ms, settings.timestamp_before_max_ms
+    if after_ms == FOREVER and before_ms == FOREVER:
+        return
+    if header.max_timestamp_ms > now_ms + after_ms:
+        raise InvalidTimestamp(
+            f"a timestamp lies more than {after_ms} ms in the future (message.timestamp.after.max.ms)"
+        )
+    if header.base_timestamp_ms != NO_TIMESTAMP and header.base_timestamp_ms < now_ms - before_ms:
+        raise InvalidTimestamp(
+            f"a timestamp lies more than {before_ms} ms in the past (message.timestamp.before.max.ms)"
+        )

@@ -1,0 +1,303 @@
+"""One partition: the order of its records, and what of it is durable and so may be seen.
+
+    start_offset        first offset that may be read (moved by retention and DeleteRecords)
+    durable_end         readers see up to here: everything before it is as durable as the topic promises
+    end_offset          the next offset to be given out; what lies between durable_end and here is being written
+
+append() is a plain call: it fixes the order. The engine's future grants durability; when it resolves, first
+durable_end moves, then waiting readers wake, then the producer is answered.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.log.producers import Producers, Written
+from penstock.log.settings import TopicSettings
+from penstock.model.batch import BatchHeader, decode_batch, stamp, walk
+from penstock.model.clock import Clock
+from penstock.model.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
+from penstock.model.ids import StreamId
+from penstock.model.record import Record
+from penstock.storage.engine import Checkpoint, Chunk, Engine, Slice, Span, StreamState
+
+LEADER_EPOCH = 0
+REPLAY_READ_BYTES = 1 << 20
+CHECKPOINT_EVERY_BYTES = 64 << 20
+
+_log = logging.getLogger(__name__)
+
+Watcher = Callable[["Partition", int], None]
+
+
+class Appended(NamedTuple):
+    """Where a batch went. `durable` resolves when it is as safe as its topic promises."""
+
+    base_offset: int
+    append_time_ms: int  # -1 when the producer's own timestamps are kept
+    durable: asyncio.Future[None]
+
+
+class Found(NamedTuple):
+    offset: int
+    timestamp_ms: int
+
+
+def _nobody(_: "Partition") -> None:
+    """Attends to a partition before a housekeeper does."""
+
+
+class _State(msgspec.Struct, array_like=True):
+    """What a checkpoint holds besides its offset."""
+
+    cleaned_end: int
+    producers: bytes
+
+
+class Partition:
+    """See the module. Made by `Partition.open`; every method needs the running loop."""
+
+    __slots__ = (
+        "_attention_bytes",
+        "_checkpoint_bytes",
+        "_checkpoint_offset",
+        "_rewinds",
+        "_watchers",
+        "appended_bytes",
+        "attend",
+        "cleaned_end",
+        "clock",
+        "closed",
+        "durable_end",
+        "end_offset",
+        "engine",
+        "housekeeping_due_ms",
+        "producers",
+        "settings",
+        "start_offset",
+        "stream",
+    )
+
+    def __init__(
+        self, stream: StreamId, engine: Engine, settings: TopicSettings, state: StreamState, clock: Clock
+    ) -> None:
+        self.stream = stream
+        self.engine = engine
+        self.settings = settings
+        self.clock = clock
+        self.closed = False  # its topic was deleted
+        self.start_offset = state.start_offset
+        self.end_offset = state.end_offset
+        self.durable_end = state.end_offset
+        self.producers = Producers()
+        self.cleaned_end = state.start_offset
+        self.appended_bytes = 0  # since the housekeeper last looked
+        self.housekeeping_due_ms: int | None = None
+        self.attend: Callable[[Partition], None] = _nobody  # the housekeeper, once it knows this partition
+        self._attention_bytes = min(settings.spec.segment_bytes, CHECKPOINT_EVERY_BYTES)
+        self._checkpoint_offset = -1
+        self._checkpoint_bytes = 0
+        self._rewinds = 0
+        # One entry per reader that waits here; each reader is bounded by its connection.
+        self._watchers: dict[Watcher, None] | None = None
+
+    @classmethod
+    async def open(cls, stream: StreamId, engine: Engine, settings: TopicSettings, clock: Clock) -> "Partition":
+        state = await engine.open(stream, settings.spec)
+        opened = cls(stream, engine, settings, state, clock)
+        await opened._replay(state.checkpoint)
+        return opened
+
+    # -- writing ----------------------------------------------------------------------------------------------
+
+    def append(self, header: BatchHeader, batch: bytearray | memoryview) -> Appended:
+        """Give a checked batch its offset and hand it to the engine; a repeat is answered from memory."""
+        if header.producer_id >= 0:
+            repeat = self.producers.find_repeat(header)
+            if repeat is not None:
+                return Appended(repeat.base_offset, repeat.timestamp_ms, self._durable_at(repeat.end_offset))
+        base_offset = self.end_offset
+        end_offset = base_offset + header.last_offset_delta + 1
+        stamp(batch, base_offset, LEADER_EPOCH)
+        durable = self.engine.append(self.stream, Chunk(batch, base_offset, end_offset, header.max_timestamp_ms))
+        self.end_offset = end_offset
+        append_time_ms = header.max_timestamp_ms if self.settings.log_append_time else -1
+        if header.producer_id >= 0:
+            written = Written(header.base_sequence, header.last_sequence, base_offset, end_offset, append_time_ms)
+            self.producers.add(header, written, self.durable_end, self.clock.wall_ms())
+        settled = partial(self._settled, end_offset, header.size_bytes, self._rewinds)
+        if durable.done():
+            settled(durable)  # a callback would come a tick late, after whoever awaits a future that is done already
+        else:
+            durable.add_done_callback(settled)
+        return Appended(base_offset, append_time_ms, durable)
+
+    def _settled(self, end_offset: int, size_bytes: int, rewinds: int, durable: asyncio.Future[None]) -> None:
+        if durable.cancelled() or durable.exception() is not None:
+            # The engine fails every later append of this stream too, so one rewind serves them all.
+            if rewinds == self._rewinds:
+                self._rewinds += 1
+                self.end_offset = self.durable_end
+                self.producers.rewind(self.durable_end)
+            size_bytes = 0
+        else:
+            self.durable_end = end_offset
+            self.appended_bytes += size_bytes
+            self._checkpoint_bytes += size_bytes
+            if self.housekeeping_due_ms is None or self.appended_bytes >= self._attention_bytes:
+                self.attend(self)
+        if self._watchers:
+            for watcher in list(self._watchers):
+                watcher(self, size_bytes)
+
+    def _durable_at(self, end_offset: int) -> asyncio.Future[None]:
+        """A future for a batch that was appended before: done, or done when durable_end gets there."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if end_offset <= self.durable_end:
+            future.set_result(None)
+            return future
+        rewinds = self._rewinds
+
+        def watch(_: "Partition", __: int) -> None:
+            if future.done() or end_offset <= self.durable_end or rewinds != self._rewinds:
+                self.unwatch(watch)
+                if not future.done():
+                    if rewinds == self._rewinds:
+                        future.set_result(None)
+                    else:
+                        future.set_exception(StorageFailed(f"the write to {self.stream} that this one repeats failed"))
+
+        self.watch(watch)
+        return future
+
+    # -- reading ----------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, max_bytes: int) -> Slice:
+        """Whole durable batches from the one that holds `offset`."""
+        if not self.start_offset <= offset <= self.durable_end:
+            raise OffsetOutOfRange(
+                f"offset {offset} of {self.stream} is not within {self.start_offset} to {self.durable_end}"
+            )
+        if offset == self.durable_end:
+            return Slice((), 0, offset)
+        return await self.engine.read(self.stream, offset, max_bytes, self.durable_end)
+
+    async def records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
+        """Opened records from `offset` on and the offset to go on from. For doors that hand out messages."""
+        found = await self.read(offset, max_bytes)
+        opened: list[Record] = []
+        for buffer in found.buffers:
+            for header in walk(buffer):
+                if not header.is_control:
+                    opened.extend(r for r in decode_batch(buffer, header.position) if r.offset >= offset)
+        return opened, found.next_offset
+
+    def watch(self, watcher: Watcher) -> None:
+        """Until `unwatch`, call `watcher(partition, new_bytes)` after every append that is durable, or failed (0)."""
+        if self._watchers is None:
+            self._watchers = {}
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        if self._watchers is not None:
+            self._watchers.pop(watcher, None)
+            if not self._watchers:
+                self._watchers = None
+
+    def close(self) -> None:
+        """The topic is gone: readers that wait here look again and find that out."""
+        self.closed = True
+        for watcher in list(self._watchers or ()):
+            watcher(self, 0)
+
+    async def find_time(self, timestamp_ms: int) -> Found | None:
+        """The first record whose timestamp is at least this."""
+        offset = await self.engine.seek(self.stream, timestamp_ms)
+        while offset is not None and offset < self.durable_end:
+            # A batch's header may promise a later time than its records keep, so look on when none fits.
+            records, next_offset = await self.records(max(offset, self.start_offset), 1)
+            for record in records:
+                if record.timestamp_ms >= timestamp_ms:
+                    return Found(record.offset, record.timestamp_ms)
+            if next_offset <= offset:
+                break
+            offset = next_offset
+        return None
+
+    async def find_newest(self) -> Found | None:
+        """The first record that has the largest timestamp of all."""
+        newest_ms = max((span.max_timestamp_ms for span in self.spans()), default=-1)
+        return await self.find_time(newest_ms) if newest_ms >= 0 else None
+
+    def spans(self) -> list[Span]:
+        return list(self.engine.spans(self.stream))
+
+    # -- keeping ----------------------------------------------------------------------------------------------
+
+    async def trim(self, start_offset: int) -> None:
+        """Records before this offset are gone for readers at once, and from storage in whole spans."""
+        if start_offset > self.durable_end:
+            raise OffsetOutOfRange(f"{self.stream} ends at {self.durable_end}; {start_offset} lies beyond")
+        if start_offset > self.start_offset:
+            await self.engine.trim(self.stream, start_offset)
+            self.start_offset = max(self.start_offset, start_offset)
+            self.cleaned_end = max(self.cleaned_end, start_offset)
+
+    def configure(self, settings: TopicSettings) -> None:
+        self.settings = settings
+        self._attention_bytes = min(settings.spec.segment_bytes, CHECKPOINT_EVERY_BYTES)
+        self.engine.configure(self.stream, settings.spec)
+
+    def wants_checkpoint(self) -> bool:
+        return self._checkpoint_bytes >= CHECKPOINT_EVERY_BYTES
+
+    async def checkpoint(self) -> None:
+        """Let the next open go on from here instead of reading the log's headers from its start."""
+        if self.durable_end != self.end_offset:
+            return  # producers hold batches that may still fail; the next call takes them
+        if self._checkpoint_offset != self.durable_end:
+            self._checkpoint_offset, self._checkpoint_bytes = self.durable_end, 0
+            state = msgspec.msgpack.encode(_State(self.cleaned_end, self.producers.snapshot()))
+            await self.engine.checkpoint(self.stream, Checkpoint(self.durable_end, state))
+
+    async def _replay(self, checkpoint: Checkpoint | None) -> None:
+        """Rebuild what is derived from the log: the producers' last batches."""
+        offset = self.start_offset
+        if checkpoint is not None and checkpoint.offset <= self.end_offset:
+            state = msgspec.msgpack.decode(checkpoint.state, type=_State)
+            self.producers.restore(state.producers)
+            self.cleaned_end = max(self.start_offset, state.cleaned_end)
+            offset = max(offset, checkpoint.offset)
+            self._checkpoint_offset = checkpoint.offset
+        try:
+            await self._replay_from(offset)
+        except CorruptBatch as error:
+            # The rest of the log can still be served; only repeats of what lies beyond may go unnoticed.
+            _log.error("producers of %s are known only up to a corrupt batch: %s", self.stream, error)
+
+    async def _replay_from(self, offset: int) -> None:
+        now_ms = self.clock.wall_ms()
+        while offset < self.end_offset:
+            found = await self.engine.read(self.stream, offset, REPLAY_READ_BYTES, self.end_offset)
+            if not found.buffers:
+                raise CorruptBatch(
+                    f"{self.stream} has no batch at offset {offset} although it ends at {self.end_offset}"
+                )
+            for buffer in found.buffers:
+                for header in walk(buffer):
+                    if header.producer_id >= 0 and not header.is_control:
+                        self._replay_producer(header, now_ms)
+            self._checkpoint_bytes += found.size_bytes
+            offset = found.next_offset
+
+    def _replay_producer(self, header: BatchHeader, now_ms: int) -> None:
+        append_time_ms = header.max_timestamp_ms if header.log_append_time else -1
+        written = Written(
+            header.base_sequence, header.last_sequence, header.base_offset, header.end_offset, append_time_ms
+        )
+        # The batch's own time tells when the producer was here; a clock that ran ahead must not keep it for ever.
+        self.producers.add(header, written, self.end_offset, min(now_ms, max(0, header.max_timestamp_ms)))

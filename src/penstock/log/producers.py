@@ -1,0 +1,125 @@
+"""Idempotence: what each producer last wrote to one partition, so that a repeat is not stored twice.
+
+A producer numbers its records per partition; a batch carries the first number. Per producer we keep its epoch and its
+last five batches (a client has at most five in flight). An arriving batch is
+
+    in order      its first number follows the last one we have            -> append
+    a repeat      it equals one of the batches we have                     -> answer with that batch's offset
+    older still   it lies wholly before them                               -> DuplicateSequence
+    anything else                                                          -> OutOfOrderSequence
+    of an older epoch                                                      -> InvalidProducerEpoch
+
+A producer unknown here may start with any number: its state may have expired.
+Batches not yet durable are in the window too, and are taken out again when their write fails.
+"""
+
+from collections import deque
+from typing import NamedTuple
+
+import msgspec
+
+from penstock.model.batch import BatchHeader
+from penstock.model.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+
+WINDOW_BATCHES = 5
+MAX_PRODUCERS_PER_PARTITION = 20_000
+SEQUENCE_MODULUS = 1 << 31
+
+
+class Written(NamedTuple):
+    first_sequence: int
+    last_sequence: int
+    base_offset: int
+    end_offset: int
+    timestamp_ms: int  # the log append time it was answered with, -1 under CreateTime
+
+
+class Producer:
+    __slots__ = ("batches", "epoch", "seen_ms")
+
+    def __init__(self, epoch: int, seen_ms: int) -> None:
+        self.epoch = epoch
+        self.seen_ms = seen_ms
+        self.batches: deque[Written] = deque()
+
+
+class _Snapshot(msgspec.Struct, array_like=True):
+    producers: list[tuple[int, int, int, list[Written]]]
+
+
+class Producers:
+    """All producers of one partition, least recently seen first."""
+
+    __slots__ = ("_by_id",)
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Producer] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def find_repeat(self, header: BatchHeader) -> Written | None:
+        """The batch that this one repeats, or None if it may be appended; raises when it may not."""
+        producer = self._by_id.get(header.producer_id)
+        if producer is None:
+            return None
+        if header.producer_epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {header.producer_id} has epoch {producer.epoch}, the batch has {header.producer_epoch}"
+            )
+        if header.producer_epoch > producer.epoch:
+            if header.base_sequence != 0:
+                raise OutOfOrderSequence(f"a new epoch begins with sequence 0, not {header.base_sequence}")
+            return None
+        if not producer.batches:
+            return None
+        for written in producer.batches:
+            if (written.first_sequence, written.last_sequence) == (header.base_sequence, header.last_sequence):
+                return written
+        last = producer.batches[-1].last_sequence
+        if header.base_sequence == (last + 1) % SEQUENCE_MODULUS:
+            return None
+        if header.last_sequence < producer.batches[0].first_sequence:
+            raise DuplicateSequence(f"sequence {header.base_sequence} was stored long ago")
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} sent sequence {header.base_sequence} after {last}; one is missing"
+        )
+
+    def add(self, header: BatchHeader, written: Written, durable_end: int, now_ms: int) -> None:
+        """Note an appended batch. Only batches that are durable leave the window."""
+        producer = self._by_id.pop(header.producer_id, None)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = Producer(header.producer_epoch, now_ms)
+        self._by_id[header.producer_id] = producer  # moved to the end: most recently seen
+        producer.seen_ms = now_ms
+        batches = producer.batches
+        batches.append(written)
+        while len(batches) > WINDOW_BATCHES and batches[0].end_offset <= durable_end:
+            batches.popleft()
+        if len(self._by_id) > MAX_PRODUCERS_PER_PARTITION:
+            del self._by_id[next(iter(self._by_id))]
+
+    def rewind(self, end_offset: int) -> None:
+        """Forget what was written at or after this offset: it was not stored after all."""
+        for producer in self._by_id.values():
+            while producer.batches and producer.batches[-1].base_offset >= end_offset:
+                producer.batches.pop()
+
+    def expire(self, before_ms: int) -> None:
+        """Forget producers not seen since then."""
+        for producer_id in [p for p, producer in self._by_id.items() if producer.seen_ms < before_ms]:
+            del self._by_id[producer_id]
+
+    def active(self) -> dict[int, Producer]:
+        return self._by_id
+
+    def snapshot(self) -> bytes:
+        return msgspec.msgpack.encode(
+            _Snapshot([(pid, p.epoch, p.seen_ms, list(p.batches)) for pid, p in self._by_id.items()])
+        )
+
+    def restore(self, snapshot: bytes) -> None:
+        for producer_id, epoch, seen_ms, batches in msgspec.msgpack.decode(snapshot, type=_Snapshot).producers:
+            producer = Producer(epoch, seen_ms)
+            producer.batches.extend(batches)
+            self._by_id[producer_id] = producer
