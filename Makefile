@@ -23,7 +23,7 @@ PURE := $(if $(filter-out 0,$(PENSTOCK_PURE)),pure,compiled)
 # Where compiled and pure code could differ; real servers are covered once, compiled.
 PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors)
 TEST_WORKERS ?= 2
-JAVA_POM := tests/clients/java/pom.xml
+FETCH_JARS := tests/clients/java/fetch-jars.sh
 
 .PHONY: run install test check bench lock clean
 .DEFAULT_GOAL := install
@@ -130,9 +130,6 @@ $(STAMPS)/system: $(STAMPS)/venv
 	fi
 	@touch $@
 
-$(STAMPS)/jars: $(STAMPS)/system $(wildcard $(JAVA_POM))
-	@if [ -f $(JAVA_POM) ]; then \
-		echo "fetching the Java client's jars"; \
-		mvn -q -B -f $(JAVA_POM) dependency:copy-dependencies -DoutputDirectory="$(CURDIR)/$(STAMPS)/jars"; \
-	else mkdir -p $@; fi
+$(STAMPS)/jars: $(STAMPS)/system $(wildcard tests/clients/java/pom.xml $(FETCH_JARS))
+	@if [ -f $(FETCH_JARS) ]; then echo "fetching the Java client's jars"; sh $(FETCH_JARS); fi
 	@touch $@

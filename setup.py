@@ -44,7 +44,7 @@ def compiled_leaves() -> list[Extension]:
         fall_back(f"mypyc gave up: {refusal}")
         return []
     for extension in extensions:
-        if sys.platform != "win32":
+        if sys.platform == "linux":
             extension.extra_compile_args.append("-fno-semantic-interposition")  # lets the small helpers be inlined
     return extensions
 

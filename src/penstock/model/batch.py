@@ -73,20 +73,9 @@ class BatchHeader:
     """The 61 bytes, read. `position` is where in its buffer the batch begins."""
 
     __slots__ = (
-        "attributes",
-        "base_offset",
-        "base_sequence",
-        "base_timestamp_ms",
-        "crc",
-        "last_offset_delta",
-        "leader_epoch",
-        "max_timestamp_ms",
-        "position",
-        "producer_epoch",
-        "producer_id",
-        "record_count",
-        "size_bytes",
-    )
+        "attributes", "base_offset", "base_sequence", "base_timestamp_ms", "crc", "last_offset_delta", "leader_epoch",
+        "max_timestamp_ms", "position", "producer_epoch", "producer_id", "record_count", "size_bytes",
+    )  # fmt: skip
 
     def __init__(
         self,
