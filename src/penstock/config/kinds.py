@@ -7,7 +7,6 @@ is a `ValueError` whose message starts where "is not allowed: " ends; the caller
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple, Protocol
 
 BYTES_PER_UNIT = {
@@ -110,11 +109,12 @@ def _text(raw: object, allowed: str) -> str:
     return raw.strip()
 
 
-@dataclass(frozen=True)
 class Text:
-    allowed: str = "text"
-    pattern: str = r".+"
-    word: str = "TEXT"
+    word = "TEXT"
+
+    def __init__(self, allowed: str = "text", pattern: str = ".+") -> None:
+        self.allowed = allowed
+        self.pattern = pattern
 
     def parse(self, raw: object) -> str:
         text = _text(raw, self.allowed)
@@ -123,19 +123,17 @@ class Text:
         return text
 
 
-@dataclass(frozen=True)
 class Directory:
-    allowed: str = "a path"
-    word: str = "DIR"
+    allowed = "a path"
+    word = "DIR"
 
     def parse(self, raw: object) -> str:
         return _text(raw, self.allowed)
 
 
-@dataclass(frozen=True)
 class Switch:
-    allowed: str = "true or false"
-    word: str = "true|false"
+    allowed = "true or false"
+    word = "true|false"
 
     def parse(self, raw: object) -> bool:
         if isinstance(raw, bool):
@@ -164,10 +162,10 @@ class Choice:
         return word
 
 
-@dataclass(frozen=True)
 class _Number:
-    least: int = 0
-    most: int = 2**63 - 1
+    def __init__(self, least: int = 0, most: int = 2**63 - 1) -> None:
+        self.least = least
+        self.most = most
 
     @property
     def _range(self) -> str:
@@ -179,9 +177,8 @@ class _Number:
         return value
 
 
-@dataclass(frozen=True)
 class Count(_Number):
-    word: str = "N"
+    word = "N"
 
     @property
     def allowed(self) -> str:
@@ -189,17 +186,16 @@ class Count(_Number):
 
     def parse(self, raw: object) -> int:
         if isinstance(raw, str) and re.fullmatch(r"\s*-?[0-9][0-9_]*\s*", raw):
-            raw = int(raw)
+            raw = int(raw.replace("_", ""))
         if not isinstance(raw, int) or isinstance(raw, bool):
             raise ValueError(f"allowed is {self.allowed}")
         return self._bounded(raw, self.allowed)
 
 
-@dataclass(frozen=True)
 class Size(_Number):
     """Bytes: a number, or one with a unit (64MiB, 1GB)."""
 
-    word: str = "SIZE"
+    word = "SIZE"
 
     @property
     def allowed(self) -> str:
@@ -209,12 +205,14 @@ class Size(_Number):
         return self._bounded(_quantity(raw, BYTES_PER_UNIT, 1, self.allowed), self.allowed)
 
 
-@dataclass(frozen=True)
 class Duration(_Number):
     """A time in the unit that the setting's name ends in: a number of those, or one with its own unit (5m, 7d)."""
 
-    unit: Literal["ms", "s", "minutes"] = "ms"
-    word: str = "TIME"
+    word = "TIME"
+
+    def __init__(self, least: int = 0, most: int = 2**63 - 1, unit: Literal["ms", "s", "minutes"] = "ms") -> None:
+        super().__init__(least, most)
+        self.unit = unit
 
     @property
     def allowed(self) -> str:
@@ -245,12 +243,11 @@ def _quantity(raw: object, units: Mapping[str, int], plain_unit: int, allowed: s
     return int(value)
 
 
-@dataclass(frozen=True)
 class Address:
     """Where a door listens; None when the door is off."""
 
-    allowed: str = "host:port, [ipv6]:port or off; port 0 picks a free port"
-    word: str = "HOST:PORT|off"
+    allowed = "host:port, [ipv6]:port or off; port 0 picks a free port"
+    word = "HOST:PORT|off"
 
     def parse(self, raw: object) -> Listen | None:
         if raw is False or (isinstance(raw, str) and raw.strip().lower() == "off"):  # YAML reads `off` as false
@@ -261,12 +258,11 @@ class Address:
             raise ValueError(_with_reason(self.allowed, error)) from None
 
 
-@dataclass(frozen=True)
 class Advertised:
     """Where clients reach a door; port 0 when only the host is given, and the real port is meant."""
 
-    allowed: str = "host, host:port or [ipv6]:port"
-    word: str = "HOST[:PORT]"
+    allowed = "host, host:port or [ipv6]:port"
+    word = "HOST[:PORT]"
 
     def parse(self, raw: object) -> Listen:
         try:
@@ -283,10 +279,9 @@ def _with_reason(allowed: str, error: ValueError) -> str:
     return reason if reason.startswith("allowed is") else f"allowed is {allowed}; {reason}"
 
 
-@dataclass(frozen=True)
 class StoragePlace:
-    allowed: str = "disk, memory, file:, file:PATH or memory:"
-    word: str = "disk|memory|URL"
+    allowed = "disk, memory, file:, file:PATH or memory:"
+    word = "disk|memory|URL"
 
     def parse(self, raw: object) -> Storage:
         text = _text(raw, self.allowed)
@@ -303,15 +298,14 @@ class StoragePlace:
         raise ValueError(f"allowed is {self.allowed}")
 
 
-@dataclass(frozen=True)
 class Table:
     """Names and values, such as Kafka's topic settings. As text: `a=1,b=2`, or JSON.
 
     A part without `=` belongs to the value before it: `cleanup.policy=compact,delete` is one entry.
     """
 
-    allowed: str = "a table of names and values; as text: name=value,name=value"
-    word: str = "NAME=VALUE"
+    allowed = "a table of names and values; as text: name=value,name=value"
+    word = "NAME=VALUE"
 
     def parse(self, raw: object) -> dict[str, str]:
         if isinstance(raw, str):
