@@ -31,9 +31,7 @@ def _describe(call: Call, resource: Struct) -> Struct:
     try:
         if resource.resource_type == TOPIC:
             views = call.broker.observer.settings(call.principal, resource.resource_name)
-            entries = [
-                config_entry(view, call.body.include_synonyms, call.body.include_documentation) for view in views
-            ]
+            entries = [_described(v, call.body.include_synonyms, call.body.include_documentation) for v in views]
         elif resource.resource_type == BROKER:
             entries = _server_entries(call, resource.resource_name)
         else:
@@ -46,21 +44,24 @@ def _describe(call: Call, resource: Struct) -> Struct:
     return reply
 
 
-def config_entry(view: SettingView, synonyms: bool = False, documentation: bool = False) -> Struct:
-    source = OWN if view.own else SERVER if view.server else DEFAULT
-    name = view.setting.name
-    entry = Struct(
-        name=name,
+def config_entry(view: SettingView) -> Struct:
+    """A setting as CreateTopics tells it too."""
+    return Struct(
+        name=view.setting.name,
         value=view.value,
         read_only=False,
-        config_source=source,
+        config_source=OWN if view.own else SERVER if view.server else DEFAULT,
         is_sensitive=False,
-        config_type=int(view.setting.kind),
     )
+
+
+def _described(view: SettingView, synonyms: bool, documentation: bool) -> Struct:
+    entry = config_entry(view)
+    entry.config_type = int(view.setting.kind)
     if synonyms:
-        entry.synonyms = [Struct(name=name, value=view.value, source=source)]
-        if source != DEFAULT:
-            entry.synonyms.append(Struct(name=name, value=view.setting.default, source=DEFAULT))
+        entry.synonyms = [Struct(name=entry.name, value=entry.value, source=entry.config_source)]
+        if entry.config_source != DEFAULT:
+            entry.synonyms.append(Struct(name=entry.name, value=view.setting.default, source=DEFAULT))
     if documentation:
         entry.documentation = view.setting.doc
     return entry

@@ -1,0 +1,36 @@
+"""A Kafka door in the test's own loop, over an engine in memory or on disk."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from kafka_wire import Wire
+
+from penstock.app import Server
+from penstock.config.kinds import Listen, Storage
+from penstock.config.settings import Settings
+from penstock.doors.kafka.door import KafkaDoor
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return Settings(
+        data=str(tmp_path / "data"), storage=Storage("memory", persistent=False), kafka=Listen("127.0.0.1", 0)
+    )
+
+
+@pytest.fixture
+async def kafka_door(settings: Settings) -> AsyncIterator[KafkaDoor]:
+    server = Server(settings)
+    await server.start()
+    door = server.doors[0]
+    assert isinstance(door, KafkaDoor)
+    yield door
+    await server.stop()
+
+
+@pytest.fixture
+async def wire(kafka_door: KafkaDoor) -> AsyncIterator[Wire]:
+    opened = await Wire.open(kafka_door.listener.port)
+    yield opened
+    await opened.close()
