@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -168,9 +169,10 @@ def test_values_come_from_the_command_line_a_file_or_whole(server: Server, topic
 
 
 def test_what_consume_prints_produce_takes_back(server: Server, topic: str) -> None:
+    now_ms = time.time_ns() // 1_000_000
     given = [
-        {"key": "k", "value": "text", "headers": {"h": "x"}, "timestamp_ms": 1794733200123},
-        {"key": None, "value_base64": "/wA=", "timestamp_ms": 1794733200124},
+        {"key": "k", "value": "text", "headers": {"h": "x"}, "timestamp_ms": now_ms},
+        {"key": None, "value_base64": "/wA=", "timestamp_ms": now_ms + 1},
         {"value": {"nested": [1, 2]}},
     ]
     run(server, "produce", topic, "--input", "json", given="\n".join(map(json.dumps, given)))
@@ -183,13 +185,14 @@ def test_what_consume_prints_produce_takes_back(server: Server, topic: str) -> N
 
 
 def test_reading_begins_at_a_point_in_time(server: Server, topic: str) -> None:
-    given = [
-        json.dumps({"value": str(number), "timestamp_ms": 1_700_000_000_000 + number * 1000}) for number in range(10)
-    ]
-    for line in given:
-        run(server, "produce", topic, "--input", "json", given=line)
-    assert run(server, "consume", topic, "-e", "--raw", "--from", "1700000007000") == "7\n8\n9\n"
-    assert run(server, "consume", topic, "-e", "--raw", "--from", "2023-11-14T22:13:28Z") == "8\n9\n"
+    began_s = int(time.time()) - 3600  # not so long ago that retention would take it
+    given = [json.dumps({"value": str(number), "timestamp_ms": (began_s + number) * 1000}) for number in range(10)]
+    run(server, "produce", topic, "--input", "json", given="\n".join(given[:5]))
+    run(server, "produce", topic, "--input", "json", given="\n".join(given[5:]))
+    assert run(server, "consume", topic, "-e", "--raw", "--from", str((began_s + 7) * 1000)) == "7\n8\n9\n"
+    moment = datetime.fromtimestamp(began_s + 3.5, UTC).isoformat()
+    assert run(server, "consume", topic, "-e", "--raw", "--from", moment).split() == ["4", "5", "6", "7", "8", "9"]
+    assert run(server, "consume", topic, "-e", "--raw", "--from", "30m") == ""
 
 
 def test_a_partition_can_be_chosen_for_writing_and_reading(server: Server, topic: str) -> None:
