@@ -1,6 +1,7 @@
 """Stories of committed offsets: who may commit, what is kept, and when it goes."""
 
 import pytest
+from group_stage import Stage
 
 from penstock.delivery.group_events import GroupState, OffsetCommit
 from penstock.delivery.offsets import Commit, TopicPartition
@@ -13,8 +14,6 @@ from penstock.model.errors import (
     StorageFailed,
     UnknownMember,
 )
-
-from .stage import Stage
 
 DAY_MS = 24 * 3600 * 1000
 

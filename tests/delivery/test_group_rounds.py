@@ -1,6 +1,7 @@
 """Stories of dynamic members: two rounds, heartbeats, departures and time-outs."""
 
 import pytest
+from group_stage import WAITING, Stage, subscription
 
 from penstock.delivery.group_events import GroupSettings, GroupState, Joined, Synced
 from penstock.model.errors import (
@@ -12,8 +13,6 @@ from penstock.model.errors import (
     StorageFailed,
     UnknownMember,
 )
-
-from .stage import WAITING, Stage, subscription
 
 
 @pytest.fixture

@@ -1,11 +1,10 @@
 """Stories of static members: instances that are restarted and are still the same member."""
 
 import pytest
+from group_stage import RANGE, WAITING, Stage, subscription
 
 from penstock.delivery.group_events import GroupState, Join, Synced
 from penstock.model.errors import FencedInstance, RebalanceInProgress, StorageFailed, UnknownMember
-
-from .stage import RANGE, WAITING, Stage, subscription
 
 
 @pytest.fixture

@@ -260,7 +260,7 @@ class Coordinator:
 
     def check_may_find(self, principal: Principal, name: str) -> None:
         """Whether the principal may know who coordinates the group."""
-        self._check(principal, Operation.DESCRIBE, _named(name))
+        self._check(principal, Operation.DESCRIBE, name)
 
     def _check(self, principal: Principal, operation: Operation, name: str) -> None:
         self._authorizer.check(principal, operation, Resource.GROUP, name)

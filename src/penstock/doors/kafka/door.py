@@ -1,14 +1,14 @@
 """The Kafka door: a listener whose connections speak Kafka's protocol to the broker."""
 
 from penstock.broker.broker import Broker
-from penstock.doors.kafka import configs, fetch, metadata, offsets, produce, topics
+from penstock.doors.kafka import configs, fetch, group_admin, group_offsets, groups, metadata, offsets, produce, topics
 from penstock.doors.kafka.api import Advertised
 from penstock.doors.kafka.connection import KafkaConnection
 from penstock.doors.kafka.sessions import FetchSessions
 from penstock.doors.listener import Limits, Listener
 
 # Importing these modules is what registers their handlers.
-HANDLER_MODULES = (configs, fetch, metadata, offsets, produce, topics)
+HANDLER_MODULES = (configs, fetch, group_admin, group_offsets, groups, metadata, offsets, produce, topics)
 
 
 class KafkaDoor:
