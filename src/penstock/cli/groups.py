@@ -199,7 +199,7 @@ def delete(
         for name in names:
             groups.require_no_members(cluster, name)
         confirm(f"Delete {', '.join(names)} and their committed offsets?", yes)
-        with counting("groups", in_bytes=False) as progress:
+        with counting("groups", shown=len(names) > 1) as progress:
             for name in progress.track(names, description="Deleting"):
                 groups.delete_group(cluster, name)
     if as_json:

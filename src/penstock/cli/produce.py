@@ -4,7 +4,7 @@ import os
 import select
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -14,7 +14,7 @@ from penstock.cli import options
 from penstock.cli.options import connect, pairs
 from penstock.cli.render import Parsed, parse_json_line
 from penstock.cli.terminal import counting, done, guarded, note, print_json
-from penstock.client.kafka.errors import Invalid
+from penstock.client.kafka.errors import ClientError, Invalid
 from penstock.client.kafka.producer import Producer
 
 READ_BYTES = 256 << 10
@@ -92,13 +92,16 @@ def produce(
     with connect(server, timeout_s) as cluster:
         producer = Producer(cluster, topic, compression=compression.value, create=create, stored=tally.add)
         try:
-            if values:
-                _send(producer, maker, ([value.encode()] for value in values))
-            else:
-                _send_input(producer, maker, tally, file)
-        except KeyboardInterrupt:
-            note("interrupted: what follows was not sent")
-        producer.flush()
+            try:
+                if values:
+                    _send(producer, maker, [value.encode() for value in values])
+                else:
+                    _send_input(producer, maker, tally, file)
+            except KeyboardInterrupt:
+                note("interrupted: what follows was not sent")
+            producer.flush()
+        except ClientError as error:
+            raise ClientError(f"{error} ({tally.records:,} records were acknowledged before that)") from None
     if as_json:
         print_json({"topic": topic, "records": tally.records, "partitions": tally.as_list()})
     else:
@@ -176,15 +179,14 @@ class _Maker:
         )
 
 
-def _send(producer: Producer, maker: _Maker, rounds: Iterable[list[bytes]]) -> None:
-    """Send what has come; an empty round means that the input pauses."""
-    for pieces in rounds:
-        for piece in pieces:
-            record = maker.make(piece)
-            if record is not None:
-                producer.send(record.value, record.key, record.headers, record.partition, record.timestamp_ms)
-        if not pieces and producer.waiting:
-            producer.flush()
+def _send(producer: Producer, maker: _Maker, pieces: Sequence[bytes]) -> None:
+    """Send what has come; nothing means that the input pauses."""
+    for piece in pieces:
+        record = maker.make(piece)
+        if record is not None:
+            producer.send(record.value, record.key, record.headers, record.partition, record.timestamp_ms)
+    if not pieces and producer.waiting:
+        producer.flush()
 
 
 def _send_input(producer: Producer, maker: _Maker, tally: _Tally, file: str | None) -> None:
@@ -197,15 +199,14 @@ def _send_input(producer: Producer, maker: _Maker, tally: _Tally, file: str | No
         note("one message per line; Ctrl-D ends")
     total_bytes = os.fstat(descriptor).st_size if file else None
     try:
-        with counting("records", in_bytes=bool(total_bytes)) as progress:
-            task = None if interactive else progress.add_task("Producing", total=total_bytes)
+        with counting("records", in_bytes=bool(total_bytes), shown=not interactive) as progress:
+            task = progress.add_task("Producing", total=total_bytes)
             read_bytes = 0
             pieces = whole(descriptor) if maker.form is Input.whole else lines(descriptor)
             for some in pieces:
-                _send(producer, maker, [some])
+                _send(producer, maker, some)
                 read_bytes += sum(map(len, some)) + len(some)
-                if task is not None:
-                    progress.update(task, completed=read_bytes if total_bytes else tally.records)
+                progress.update(task, completed=read_bytes if total_bytes else tally.records)
     finally:
         if file:
             os.close(descriptor)

@@ -128,11 +128,10 @@ def working(what: str) -> AbstractContextManager[object]:
     return console(stderr=True).status(what)
 
 
-def counting(unit: str, in_bytes: bool) -> Progress:
+def counting(unit: str, *, in_bytes: bool = False, shown: bool = True) -> Progress:
     """A bar (or, without a total, a count) on standard error; nothing where nobody looks."""
     columns = [SpinnerColumn(), TextColumn("{task.description}"), BarColumn()]
     amount = [DownloadColumn()] if in_bytes else [MofNCompleteColumn(), TextColumn(unit)]
     screen = console(stderr=True)
-    return Progress(
-        *columns, *amount, TimeElapsedColumn(), console=screen, transient=True, disable=not screen.is_terminal
-    )
+    hidden = not (shown and screen.is_terminal)
+    return Progress(*columns, *amount, TimeElapsedColumn(), console=screen, transient=True, disable=hidden)

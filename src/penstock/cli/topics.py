@@ -46,7 +46,7 @@ def create(
     """Create topics."""
     values = pairs(settings, "--set")
     results = []
-    with connect(server, timeout_s) as cluster, counting("topics", in_bytes=False) as progress:
+    with connect(server, timeout_s) as cluster, counting("topics", shown=len(names) > 1) as progress:
         for name in progress.track(names, description="Creating"):
             try:
                 admin.create_topic(
@@ -189,7 +189,7 @@ def delete(
         if present:
             confirm(f"Delete {', '.join(present)} and all records in them?", yes)
         deleted = []
-        with counting("topics", in_bytes=False) as progress:
+        with counting("topics", shown=len(present) > 1) as progress:
             for name in progress.track(present, description="Deleting"):
                 try:
                     admin.delete_topic(cluster, name)
