@@ -84,7 +84,7 @@ class House:
 
     def advance(self, ms: int) -> None:
         self.clock.advance(ms)
-        self.coordinator.alarms.run_due()
+        self.coordinator.run_due()
 
     def join(self, member_id: str = "", group: str = "readers", known_id: bool = False) -> asyncio.Future[Any]:
         ask = Join(
@@ -253,11 +253,11 @@ async def test_the_timer_runs_by_itself_on_a_real_clock() -> None:
 
 async def test_an_idle_group_and_its_heartbeats_cost_no_timer(house: House) -> None:
     joined = await house.stable()
-    entries = len(house.coordinator.alarms._heap)
+    entries = len(house.coordinator._host.alarms._heap)
     for _ in range(100):
         house.clock.advance(50)
         await soon(house.coordinator.heartbeat(ANONYMOUS, "readers", joined.member_id, joined.generation))
-    assert len(house.coordinator.alarms._heap) == entries
+    assert len(house.coordinator._host.alarms._heap) == entries
 
 
 async def test_many_groups_share_one_timer_and_take_turns(house: House) -> None:
@@ -267,7 +267,7 @@ async def test_many_groups_share_one_timer_and_take_turns(house: House) -> None:
     assert sum(1 for _ in house.coordinator.groups(ANONYMOUS)) == 1200
     house.clock.advance(10_000)
     for _ in range(3):
-        house.coordinator.alarms.run_due()
+        house.coordinator.run_due()
     await ticks()
     assert {group.state for group in house.coordinator.groups(ANONYMOUS)} == {GroupState.EMPTY}
 
@@ -391,6 +391,6 @@ async def test_each_verb_asks_whether_it_is_allowed() -> None:
     ):
         with pytest.raises(NotAllowed):
             verb()
-    assert [g.name for g in coordinator.groups(ann)] == ["ann.readers"]
+    assert [g.group for g in coordinator.groups(ann)] == ["ann.readers"]
     assert list(coordinator.groups(ben)) == []
     await coordinator.stop()

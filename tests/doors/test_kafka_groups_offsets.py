@@ -143,7 +143,7 @@ async def test_before_version_5_a_commit_may_bring_its_retention(house: House) -
     assert await commit(house, 2, retention_time_ms=1000) == 0
     assert await commit(house, 4, index=1, retention_time_ms=-1) == 0
     house.clock.advance(1000)
-    house.coordinator.alarms.run_due()
+    house.coordinator.run_due()
     (topic,) = (await fetch(house, 1, ("orders", [0, 1]))).topics
     assert [p.committed_offset for p in topic.partitions] == [-1, 5]
 

@@ -69,7 +69,7 @@ async def list_groups(call: Call) -> Reply:
         error_code=0,
         groups=[
             Struct(
-                group_id=group.name,
+                group_id=group.group,
                 protocol_type=group.protocol_type,
                 group_state=group.state.value,
                 group_type=GROUP_TYPE,
