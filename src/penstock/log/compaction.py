@@ -16,14 +16,17 @@ sees the old or the new.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from hashlib import blake2b
 
 from penstock.log.partition import Partition
 from penstock.model.batch import BatchHeader, decode_batch, encode_batch, walk
-from penstock.model.errors import UnsupportedCompression
+from penstock.model.errors import CorruptBatch
 from penstock.model.record import Record
 from penstock.storage.engine import Chunk, Span
+
+_log = logging.getLogger(__name__)
 
 MAX_KEYS = 200_000
 KEY_DIGEST_BYTES = 16
@@ -73,7 +76,7 @@ async def _newest_offsets(partition: Partition, start: int, spans: Sequence[Span
         if not header.is_control:
             if len(newest) + header.record_count > MAX_KEYS and newest:
                 return newest, header.base_offset
-            for record in decode_batch(batch):
+            for record in _opened(batch):
                 if record.key is not None:
                     newest[_digest(record.key)] = record.offset
     return newest, spans[-1].end_offset
@@ -107,9 +110,8 @@ async def _surviving(
 def _filtered(
     header: BatchHeader, batch: memoryview, newest: dict[bytes, int], now_ms: int, horizon_ms: int
 ) -> memoryview | bytearray | None:
-    try:
-        records = decode_batch(batch)
-    except UnsupportedCompression:
+    records = _opened(batch)
+    if not records:
         return batch
     tombstones_due = header.has_delete_horizon and header.base_timestamp_ms <= now_ms
     kept = [r for r in records if _survives(r, newest, tombstones_due)]
@@ -135,6 +137,15 @@ def _filtered(
         base_sequence=header.base_sequence,
         leader_epoch=header.leader_epoch,
     )
+
+
+def _opened(batch: memoryview) -> list[Record]:
+    """The records of a batch; none if a producer put something else into it, which is not ours to remove."""
+    try:
+        return decode_batch(batch)
+    except CorruptBatch as error:
+        _log.warning("compaction leaves a batch as it is: %s", error)
+        return []
 
 
 def _survives(record: Record, newest: dict[bytes, int], tombstones_due: bool) -> bool:
