@@ -95,6 +95,11 @@ def test_a_rebalance_waits_for_ids_handed_out_but_not_for_ever(stage: Stage) -> 
     assert stage.joined(waiting).generation == 2
 
 
+def test_the_first_member_does_not_wait_for_ids_that_others_were_given(stage: Stage) -> None:
+    stage.new_id(stage.join(requires_known_id=True))
+    assert stage.joined(stage.join()).generation == 1
+
+
 def test_who_does_not_join_again_in_time_is_left_behind(stage: Stage) -> None:
     a, b = stage.stable(2)
     waiting = stage.join(a, (("range", subscription("orders", "more")),))

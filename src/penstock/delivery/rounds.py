@@ -57,6 +57,7 @@ class Rounds:
         self.pending: dict[str, int] = {}  # ids handed out, not used yet: deadline
         self._phase_deadline_ms: int | None = None  # of the round under way
         self._gathering_until_ms: int | None = None  # the initial delay is not stretched beyond this
+        self._awaits_ids = False  # the round waits for members that were given an id and have not used it
         self._newcomers = False  # someone arrived since the initial delay was last (re)started
         self._unsynced: set[str] = set()  # were told this generation and have not synced
         self._in_flight = 0  # facts about the group itself that are decided and not yet durable
@@ -76,6 +77,8 @@ class Rounds:
         window_ms = self.roster.rebalance_timeout_ms
         delay_ms = self.settings.initial_rebalance_delay_ms if self.state is EMPTY else 0
         self._gathering_until_ms = now.monotonic_ms + max(window_ms, delay_ms) if delay_ms else None
+        # Nobody is kept from working by an id that is never used, except those who work already.
+        self._awaits_ids = self.state is not EMPTY
         self._newcomers = False
         self._unsynced.clear()
         self.state = PREPARING
@@ -88,8 +91,8 @@ class Rounds:
     def _complete_if_all_joined(self, now: Moment, decision: Decision) -> None:
         if self.state is not PREPARING:
             return
-        gathering = self._gathering_until_ms is not None or bool(self.pending)
-        if len(self.roster) == 0 or (self.roster.all_joined and not gathering):
+        others_may_come = self._gathering_until_ms is not None or (self._awaits_ids and bool(self.pending))
+        if len(self.roster) == 0 or (self.roster.all_joined and not others_may_come):
             self._begin_generation(now, decision)
 
     def _first_round_is_over(self, now: Moment, decision: Decision) -> None:
