@@ -94,7 +94,7 @@ class Files:
 def write_whole(files: Files, fd: int, buffers: Sequence[Buffer], position: int) -> int:
     """Write all of the buffers, however little each call takes; return the position after them."""
     for first in range(0, len(buffers), IOV_MAX):
-        rest = list(buffers[first : first + IOV_MAX])
+        rest = [buffer for buffer in buffers[first : first + IOV_MAX] if len(buffer)]
         while rest:
             written = files.pwritev(fd, rest, position)
             if written <= 0:
