@@ -79,6 +79,22 @@ async def test_a_watcher_hears_of_what_became_durable(house) -> None:
     assert heard == [len(batch)]
 
 
+async def test_someone_who_gives_up_waiting_takes_nothing_back(house) -> None:
+    partition = await partition_of(house)
+    batch = batch_of(b"a", producer=(7, 0, 0))
+    appended = partition.append(check_batch(batch), batch)
+
+    async def wait() -> None:
+        await appended.durable
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.wait([waiting], timeout=10)
+    assert await put(partition, batch_of(b"b", producer=(7, 0, 1))) == 1
+    assert [r.value for r in await all_records(partition)] == [b"a", b"b"]
+
+
 # -- idempotence ------------------------------------------------------------------------------------------------
 
 

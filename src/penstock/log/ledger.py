@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator
 from penstock.log.partition import Partition
 from penstock.model.batch import encode_batch, read_header
 from penstock.model.record import Record
+from penstock.storage.engine import Grant
 
 REPLAY_READ_BYTES = 1 << 20
 MAX_BATCH_BYTES = 512 << 10
@@ -20,7 +21,7 @@ class Ledger:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self._waiting: list[tuple[bytes, bytes | None]] = []
-        self._recorded: asyncio.Future[None] | None = None
+        self._recorded: Grant | None = None
 
     async def replay(self) -> AsyncIterator[tuple[bytes, bytes | None]]:
         """Every fact in the order it was recorded; to be read before the first record()."""
@@ -34,7 +35,7 @@ class Ledger:
         """Record a fact. The call fixes the order; the future resolves when the fact is durable."""
         if self._recorded is None:
             loop = asyncio.get_running_loop()
-            self._recorded = loop.create_future()
+            self._recorded = Grant(loop=loop)
             loop.call_soon(self._flush)
         self._waiting.append((key, value))
         return self._recorded
@@ -68,18 +69,12 @@ def _batches(facts: list[tuple[bytes, bytes | None]]) -> list[list[tuple[bytes, 
     return batches
 
 
-def _pass_on(durable: list[asyncio.Future[None]], recorded: asyncio.Future[None]) -> None:
+def _pass_on(durable: list[asyncio.Future[None]], recorded: Grant) -> None:
     """Futures of one partition resolve in order, and once one fails all later ones do: the last tells for all."""
-    if recorded.done():
-        return
-    last = durable[-1]
-    failed = None if last.cancelled() else last.exception()
-    if last.cancelled():
-        recorded.cancel()
-    elif failed is not None:
+    failed = durable[-1].exception()
+    if failed is not None:
         recorded.set_exception(failed)
     else:
         recorded.set_result(None)
     for earlier in durable[:-1]:
-        if earlier.done() and not earlier.cancelled():
-            earlier.exception()  # marked as seen
+        earlier.exception()  # marked as seen

@@ -23,7 +23,7 @@ from penstock.model.clock import Clock
 from penstock.model.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
 from penstock.model.ids import StreamId
 from penstock.model.record import Record
-from penstock.storage.engine import Checkpoint, Chunk, Engine, Slice, Span, StreamState
+from penstock.storage.engine import Checkpoint, Chunk, Engine, Grant, Slice, Span, StreamState
 
 LEADER_EPOCH = 0
 REPLAY_READ_BYTES = 1 << 20
@@ -137,7 +137,7 @@ class Partition:
         return Appended(base_offset, append_time_ms, durable)
 
     def _settled(self, end_offset: int, size_bytes: int, rewinds: int, durable: asyncio.Future[None]) -> None:
-        if durable.cancelled() or durable.exception() is not None:
+        if durable.exception() is not None:
             # The engine fails every later append of this stream too, so one rewind serves them all.
             if rewinds == self._rewinds:
                 self._rewinds += 1
@@ -156,7 +156,7 @@ class Partition:
 
     def _durable_at(self, end_offset: int) -> asyncio.Future[None]:
         """A future for a batch that was appended before: done, or done when durable_end gets there."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future = Grant(loop=asyncio.get_running_loop())
         if end_offset <= self.durable_end:
             future.set_result(None)
             return future

@@ -44,6 +44,13 @@ class StreamSpec:
     segment_ms: int = 7 * 24 * 3600 * 1000
 
 
+class Grant(asyncio.Future[None]):
+    """The future of an append. Many may wait for it, so none of them can cancel it: it always tells the outcome."""
+
+    def cancel(self, msg: object = None) -> bool:
+        return False
+
+
 class Chunk(NamedTuple):
     """One record batch with what an engine must know of it."""
 

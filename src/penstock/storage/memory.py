@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Sequence
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import Conflict, StorageFailed
 from penstock.model.ids import StreamId, TopicId
-from penstock.storage.engine import Buffer, Checkpoint, Chunk, Slice, Span, StreamSpec, StreamState
+from penstock.storage.engine import Buffer, Checkpoint, Chunk, Grant, Slice, Span, StreamSpec, StreamState
 
 
 class _Run:
@@ -94,7 +94,7 @@ class MemoryEngine:
             run.created_ms = now_ms
         run.add(chunk)
         kept.end_offset = chunk.end_offset
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future = Grant(loop=asyncio.get_running_loop())
         future.set_result(None)
         return future
 

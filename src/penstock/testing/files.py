@@ -174,6 +174,8 @@ class PowerLossFiles(FaultyFiles):
 
     def open(self, path: str, flags: int) -> int:
         with self._guard:
+            if flags & os.O_ACCMODE == os.O_WRONLY:
+                flags = (flags & ~os.O_ACCMODE) | os.O_RDWR  # the books need to read what was written
             fd = super().open(path, flags)
             parent, name = self._parent(path)
             node = parent.names.get(name)

@@ -51,6 +51,12 @@ class Exchange:
 _UNDER_WAY = object()
 
 
+def _send_home(exchange: Exchange) -> None:
+    """Cancel a fetch that waits, in the next tick: a task that never ran could not clean up after itself."""
+    if exchange.task is not None and exchange.header.api_key == ApiKey.FETCH:
+        asyncio.get_running_loop().call_soon(exchange.task.cancel)
+
+
 class KafkaConnection(asyncio.BufferedProtocol):
     def __init__(self, door: "KafkaDoor") -> None:
         self._door = door
@@ -63,6 +69,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._held_bytes = 0
         self._reading = True
         self._draining = False
+        self._closed = False
         self._writable = True
         self._wake: asyncio.Future[None] | None = None
         self._worker: asyncio.Task[None] | None = None
@@ -106,13 +113,14 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._door.listener.gone(self)
         self._door.limits.release(self._held_bytes)
         self._held_bytes = 0
-        if self._worker is not None:
-            self._worker.cancel()
+        # What was begun is carried through: cancelling it half-way could leave a fact recorded and not shown. Only
+        # readers, who change nothing and may wait for long, are sent home.
         for exchange in self._exchanges:
-            if exchange.task is not None:
-                exchange.task.cancel()
+            _send_home(exchange)
         self._exchanges.clear()
         self._frames.clear()
+        self._closed = True
+        self._notify()
 
     def pause_writing(self) -> None:
         self._writable = False
@@ -163,6 +171,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             while True:
                 while not self._frames or not self._writable:
+                    if self._closed:
+                        return
                     self._wake = loop.create_future()
                     await self._wake
                 await self._begin(self._frames.popleft())
@@ -173,8 +183,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail(error)
         except UnansweredFailure:
             self.abort()
-        except asyncio.CancelledError:
-            raise
         except Exception:
             _log.exception("kafka: a request from %s failed; closing its connection", self._host)
             self.abort()
@@ -205,6 +213,8 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if isinstance(result, Awaitable):
             exchange.task = asyncio.ensure_future(result)
             exchange.task.add_done_callback(lambda task: self._finished(exchange, task))
+            if self._closed:
+                _send_home(exchange)
         else:
             exchange.reply = result
 

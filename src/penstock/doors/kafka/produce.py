@@ -93,5 +93,4 @@ def _refuse(reply: Struct, error: PenstockError) -> None:
 
 
 def _observe(durable: asyncio.Future[None]) -> None:
-    if not durable.cancelled():
-        durable.exception()
+    durable.exception()  # marked as seen

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from penstock.model.errors import StorageFailed
 from penstock.storage.disk.stream import Append, Stream
 from penstock.storage.disk.writer import Outcome, Writer
-from penstock.storage.engine import Chunk, Durability
+from penstock.storage.engine import Chunk, Durability, Grant
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Committer:
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future = Grant(loop=loop)
         stream.pending.append(Append(chunk, future))
         stream.end_offset = chunk.end_offset
         self.queued_bytes += len(chunk.data)

@@ -21,6 +21,7 @@ class DataDirectory:
         try:
             os.makedirs(f"{self.path}/{layout.TOPICS}", exist_ok=True)
             self._lock_fd = self._lock()
+            files.sync_directory(self.path)
             self.was_clean = self._take_clean_mark()
         except OSError as error:
             raise StorageFailed(f"cannot use data directory {self.path}: {error.strerror or error}") from error
@@ -33,7 +34,13 @@ class DataDirectory:
                 self._files.close(fd)
                 self._files.sync_directory(self.path)
         finally:
+            self.unlock()
+
+    def unlock(self) -> None:
+        """What the end of the process does too."""
+        if self._lock_fd >= 0:
             os.close(self._lock_fd)
+            self._lock_fd = -1
 
     def remove_topic(self, topic_id: TopicId) -> None:
         """First the name, at once and for good; then what was under it."""
