@@ -170,7 +170,11 @@ async def describe_topic_partitions(call: Call) -> Struct:
             reply.topics.append(Struct(error_code=error_code(error), name=name, partitions=[]))
             continue
         stop = min(topic.partition_count, first + left)
-        reply.topics.append(_topic(topic, [_partition(call, index) for index in range(max(0, first), stop)]))
+        partitions = [_partition(call, index) for index in range(max(0, first), stop)]
+        for partition in partitions:
+            # The schema allows null here, the Java client does not expect it.
+            partition.eligible_leader_replicas = partition.last_known_elr = []
+        reply.topics.append(_topic(topic, partitions))
         reply.topics[-1].topic_authorized_operations = _allowed(call, Resource.TOPIC, name, _TOPIC_OPERATIONS)
         left -= stop - first
         if stop < topic.partition_count:
