@@ -9,13 +9,18 @@ The client tests must hold against Apache Kafka as well, or they test our opinio
 
 import os
 import re
+import sys
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from penstock.testing.server import Server
+
+# The client tests' helpers (`story`, `members`) serve the fault tests too.
+sys.path.insert(0, str(Path(__file__).with_name("clients")))
 
 TEST_SETTINGS: dict[str, object] = {
     "group_initial_rebalance_delay_ms": 0,  # nobody else is coming
