@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import signal
 import sys
 from dataclasses import dataclass, field
@@ -64,7 +65,11 @@ class Server:
             try:
                 address = await door.open()
             except OSError as error:
-                raise StartFailed(f"the {door.name} door cannot listen: {error.strerror or error}") from error
+                reason = os.strerror(error.errno) if error.errno else str(error)
+                wanted = getattr(self.settings, door.name)
+                raise StartFailed(
+                    f"the {door.name} door cannot listen on {wanted}: {reason}; choose another address with --{door.name}"
+                ) from error
             self.doors.append(door)
             _log.info("%s listening on %s", door.name, address)
         # What lives now lives long: leave it out of every later garbage collection.
@@ -107,6 +112,7 @@ class Server:
                 authorizer,
                 default_partitions=settings.default_partitions,
                 auto_create_topics=settings.auto_create_topics,
+                topic_deleted=coordinator.forget_topic,
             ),
             coordinator=coordinator,
             identities=identities,

@@ -1,6 +1,6 @@
 """Administration: creating, altering and deleting topics, their settings and their records."""
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from penstock.log.settings import SETTINGS, check_setting, topic_settings
 from penstock.log.topics import Topic, Topics
@@ -14,12 +14,19 @@ CLUSTER = "cluster"
 
 class Administrator:
     def __init__(
-        self, topics: Topics, authorizer: Authorizer, *, default_partitions: int, auto_create_topics: bool
+        self,
+        topics: Topics,
+        authorizer: Authorizer,
+        *,
+        default_partitions: int,
+        auto_create_topics: bool,
+        topic_deleted: Callable[[str], Awaitable[None]],
     ) -> None:
         self._topics = topics
         self._authorizer = authorizer
         self.default_partitions = default_partitions
         self.auto_create_topics = auto_create_topics
+        self._topic_deleted = topic_deleted
 
     async def create_topic(
         self,
@@ -57,7 +64,9 @@ class Administrator:
             raise NotAllowed(f"names like {name!r} are the broker's own")
 
     async def delete_topic(self, principal: Principal, name: str) -> None:
+        """Delete a topic, and what is kept elsewhere about it: the offsets that groups committed."""
         await self._topics.delete(self._own(principal, Operation.DELETE, name).name)
+        await self._topic_deleted(name)
 
     async def add_partitions(self, principal: Principal, name: str, count: int, *, validate_only: bool = False) -> None:
         topic = self._own(principal, Operation.ALTER, name)

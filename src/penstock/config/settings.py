@@ -74,7 +74,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     # -- Groups
     group_initial_rebalance_delay_ms: Annotated[
         int, Duration(0), "How long the first member of an empty group waits for others to join it."
-    ] = 500
+    ] = 100
     group_min_session_timeout_ms: Annotated[int, Duration(1), "Shortest session time-out a member may ask for."] = 6_000
     group_max_session_timeout_ms: Annotated[int, Duration(1), "Longest session time-out a member may ask for."] = (
         1_800_000

@@ -62,11 +62,15 @@ class Partition:
     """See the module. Made by `Partition.open`; every method needs the running loop."""
 
     __slots__ = (
+        "_aging_end",
         "_attention_bytes",
         "_checkpoint_bytes",
         "_checkpoint_offset",
         "_rewinds",
         "_watchers",
+        "active_ms",
+        "aged_end",
+        "aging_since_ms",
         "appended_bytes",
         "attend",
         "cleaned_end",
@@ -96,6 +100,10 @@ class Partition:
         self.producers = Producers()
         self.cleaned_end = state.start_offset
         self.appended_bytes = 0  # since the housekeeper last looked
+        self.active_ms = clock.wall_ms()  # when the housekeeper last found something new
+        self.aged_end = state.end_offset  # what lies before it has been readable for its grace
+        self.aging_since_ms = self.active_ms
+        self._aging_end = state.end_offset
         self.housekeeping_due_ms: int | None = None
         self.attend: Callable[[Partition], None] = _nobody  # the housekeeper, once it knows this partition
         self._attention_bytes = min(settings.spec.segment_bytes, CHECKPOINT_EVERY_BYTES)
@@ -251,6 +259,13 @@ class Partition:
         self.settings = settings
         self._attention_bytes = min(settings.spec.segment_bytes, CHECKPOINT_EVERY_BYTES)
         self.engine.configure(self.stream, settings.spec)
+
+    def grow_older(self, grace_ms: int, now_ms: int) -> None:
+        """Note how far the log reached a while ago: only what was readable for that while may be forgotten."""
+        if now_ms - self.aging_since_ms >= grace_ms:
+            self.aged_end = max(self.aged_end, self._aging_end)
+        if self.aged_end >= self._aging_end:
+            self._aging_end, self.aging_since_ms = self.durable_end, now_ms
 
     def wants_checkpoint(self) -> bool:
         return self._checkpoint_bytes >= CHECKPOINT_EVERY_BYTES

@@ -5,27 +5,37 @@ from collections.abc import Sequence
 from penstock.log.settings import TopicSettings
 from penstock.storage.engine import Span
 
+# Records that arrive with an old timestamp (a backfill, a test) are readable for at least so long, or for the topic's
+# retention time if that is shorter.
+GRACE_MS = 300_000
 
-def new_start(spans: Sequence[Span], settings: TopicSettings, start_offset: int, now_ms: int) -> int:
+
+def grace_ms(settings: TopicSettings) -> int:
+    return min(GRACE_MS, max(0, settings.retention_ms))
+
+
+def expiry_ms(span: Span, settings: TopicSettings) -> int | None:
+    """When the newest record of this span will have outlived its time, if ever."""
+    if not settings.deleted or settings.retention_ms < 0:
+        return None
+    return span.max_timestamp_ms + settings.retention_ms
+
+
+def is_expired(span: Span, settings: TopicSettings, now_ms: int, aged_end: int) -> bool:
+    """Whether every record of this span has outlived its time, and its grace: what lies before `aged_end` has."""
+    due_ms = expiry_ms(span, settings)
+    return due_ms is not None and due_ms <= now_ms and span.end_offset <= aged_end
+
+
+def new_start(spans: Sequence[Span], settings: TopicSettings, start_offset: int, now_ms: int, aged_end: int) -> int:
     """Where the partition may begin now. Only closed spans go, oldest first."""
-    if not settings.deleted:
-        return start_offset
     start = start_offset
-    excess_bytes = sum(s.size_bytes for s in spans) - settings.retention_bytes if settings.retention_bytes >= 0 else 0
+    bounded = settings.deleted and settings.retention_bytes >= 0
+    excess_bytes = sum(span.size_bytes for span in spans) - settings.retention_bytes
     for span in spans:
-        if not span.closed:
-            break
-        expired = settings.retention_ms >= 0 and span.max_timestamp_ms + settings.retention_ms <= now_ms
-        oversize = settings.retention_bytes >= 0 and excess_bytes >= span.size_bytes
-        if not expired and not oversize:
+        oversize = bounded and excess_bytes >= span.size_bytes
+        if not span.closed or not (oversize or is_expired(span, settings, now_ms, aged_end)):
             break
         excess_bytes -= span.size_bytes
         start = max(start, span.end_offset)
     return start
-
-
-def next_expiry_ms(spans: Sequence[Span], settings: TopicSettings) -> int | None:
-    """When the oldest span will have outlived its time, if ever."""
-    if not settings.deleted or settings.retention_ms < 0 or not spans:
-        return None
-    return spans[0].max_timestamp_ms + settings.retention_ms

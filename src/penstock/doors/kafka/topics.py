@@ -86,7 +86,6 @@ async def _delete(call: Call, asked: Struct) -> Struct:
         elif (topic := call.broker.topics.by_name.get(asked.name)) is not None:
             reply.topic_id = topic.id
         await call.broker.administrator.delete_topic(call.principal, reply.name)
-        await call.broker.coordinator.forget_topic(reply.name)
     except PenstockError as error:
         reply.error_code, reply.error_message = error_code(error), str(error)
     return reply

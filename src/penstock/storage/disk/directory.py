@@ -18,13 +18,17 @@ class DataDirectory:
     def __init__(self, path: str, files: Files) -> None:
         self.path = os.path.abspath(path)
         self._files = files
+        self._lock_fd = -1
         try:
             os.makedirs(f"{self.path}/{layout.TOPICS}", exist_ok=True)
             self._lock_fd = self._lock()
             files.sync_directory(self.path)
             self.was_clean = self._take_clean_mark()
-        except OSError as error:
-            raise StorageFailed(f"cannot use data directory {self.path}: {error.strerror or error}") from error
+        except BaseException as error:
+            self.unlock()
+            if isinstance(error, OSError):
+                raise StorageFailed(f"cannot use data directory {self.path}: {error.strerror or error}") from error
+            raise
 
     def release(self, *, clean: bool) -> None:
         """Let the next owner in, and tell it whether everything is synced."""
