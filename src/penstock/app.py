@@ -68,7 +68,7 @@ class Server:
                 reason = os.strerror(error.errno) if error.errno else str(error)
                 wanted = getattr(self.settings, door.name)
                 raise StartFailed(
-                    f"the {door.name} door cannot listen on {wanted}: {reason}; choose another address with --{door.name}"
+                    f"the {door.name} door cannot listen on {wanted}: {reason}; choose another with --{door.name}"
                 ) from error
             self.doors.append(door)
             _log.info("%s listening on %s", door.name, address)
