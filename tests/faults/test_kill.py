@@ -150,7 +150,8 @@ def hurt(data: Path, topic: str, load: Load, chance: random.Random) -> None:
     for partition in range(PARTITIONS):
         newest = newest_segment(data, topic, partition)
         last_acknowledged = max(load.acknowledged[partition].values(), default=-1)
-        chance.choice([cut_unacknowledged, cut_unacknowledged, half_a_batch, noise, zeros, leave])(newest, last_acknowledged, chance)
+        tear = chance.choice([cut_unacknowledged, cut_unacknowledged, half_a_batch, noise, zeros, leave])
+        tear(newest, last_acknowledged, chance)
     for newest in internal_segments(data):
         chance.choice([half_a_batch, noise, zeros, leave])(newest, -1, chance)
 
