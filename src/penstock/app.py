@@ -156,7 +156,7 @@ class Server:
 
     def _make_doors(self, broker: Broker) -> list[Door]:
         settings = self.settings
-        limits = Limits(max_connections=settings.max_connections)
+        limits = Limits(settings.max_connections, settings.max_pending_bytes)
         doors: list[Door] = []
         if settings.kafka is not None:
             advertised = settings.kafka_advertised
@@ -167,6 +167,7 @@ class Server:
                     settings.kafka.port,
                     limits=limits,
                     max_request_bytes=settings.max_request_bytes,
+                    max_silence_s=settings.connection_idle_ms / 1000,
                     advertised_host=advertised.host if advertised else None,
                     advertised_port=advertised.port if advertised else None,
                 )

@@ -4,9 +4,12 @@ import asyncio
 import struct
 from types import SimpleNamespace as Struct
 
+import msgspec
 import pytest
 from kafka_wire import Wire, batch
 
+from penstock.app import Server
+from penstock.config.settings import Settings
 from penstock.doors.kafka import connection, errors
 from penstock.doors.kafka.api import HANDLERS
 from penstock.doors.kafka.door import KafkaDoor
@@ -267,6 +270,21 @@ async def test_requests_under_way_are_bounded_by_their_bytes(kafka_door: KafkaDo
     assert kafka_door.limits.held_bytes == 0
     for other in others:
         await other.close()
+
+
+async def test_a_silent_connection_is_closed_and_a_waiting_one_is_not(settings: Settings) -> None:
+    server = Server(msgspec.structs.replace(settings, connection_idle_ms=200))
+    await server.start()
+    door = server.doors[0]
+    assert isinstance(door, KafkaDoor)
+    waiting, half_open = [await Wire.open(door.listener.port) for _ in range(2)]
+    await waiting.create("orders")
+    waiting.send_fetch("orders", 0, wait_ms=1500)
+    half_open.send_raw(struct.pack(">ih", 100, 3))  # a request that never ends
+    assert await half_open.closed()
+    assert await values_of(waiting) == []
+    await waiting.close()
+    await server.stop()
 
 
 async def test_draining_answers_what_is_under_way(kafka_door: KafkaDoor, wire: Wire) -> None:

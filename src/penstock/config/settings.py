@@ -69,6 +69,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         "Address that Kafka clients are told to connect to. Without it, the address the door really listens on.",
     ] = None
     max_request_bytes: Annotated[int, Size(1024, INT32_MAX), "Largest request a client may send."] = 100 << 20
+    max_pending_bytes: Annotated[
+        int,
+        Size(1 << 20, 1 << 40),
+        "Bytes of requests received and not yet answered, over all connections; above it nobody is read from.",
+    ] = 256 << 20
+    connection_idle_ms: Annotated[int, Duration(1000), "A connection that is silent for so long is closed."] = 600_000
     max_connections: Annotated[int, Count(1, INT32_MAX), "Connections open at once, over all doors."] = 10_000
 
     # -- Groups

@@ -73,13 +73,18 @@ class Listener:
         port: int,
         limits: Limits,
         make_protocol: Callable[[], asyncio.BaseProtocol],
+        *,
+        max_silence_s: float = 600.0,
     ) -> None:
         self.name = name
         self.host, self.port = host, port
         self.limits = limits
         self._make_protocol = make_protocol
+        self._max_silence_s = max_silence_s
         self._server: asyncio.Server | None = None
-        self.connections: dict[Connection, None] = {}
+        # With the time each was last heard of, longest silent first, so that one timer finds the silent ones.
+        self.connections: dict[Connection, float] = {}
+        self._silence_timer: asyncio.TimerHandle | None = None
         self._changed = asyncio.Event()
         self._refusing = False
 
@@ -99,18 +104,44 @@ class Listener:
             return False
         self._refusing = False
         self.limits.connections += 1
-        self.connections[connection] = None
+        self.connections[connection] = asyncio.get_running_loop().time()
+        if self._silence_timer is None:
+            self._watch_silence()
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         return True
 
+    def heard(self, connection: Connection) -> None:
+        """The connection said something."""
+        if self.connections.pop(connection, None) is not None:
+            self.connections[connection] = asyncio.get_running_loop().time()
+
+    def _watch_silence(self) -> None:
+        """Close what was silent for too long, then sleep until the next one could have been."""
+        loop = asyncio.get_running_loop()
+        self._silence_timer = None
+        while self.connections:
+            connection, heard = next(iter(self.connections.items()))
+            if heard + self._max_silence_s > loop.time():
+                self._silence_timer = loop.call_at(heard + self._max_silence_s, self._watch_silence)
+                return
+            if connection.idle():
+                del self.connections[connection]
+                self._left(connection)
+                connection.abort()
+            else:
+                self.heard(connection)  # it waits for our answer
+
     def gone(self, connection: Connection) -> None:
-        if self.connections.pop(connection, self) is None:
-            self.limits.connections -= 1
-            self.limits.forget(connection)
-            self._changed.set()
+        if self.connections.pop(connection, None) is not None:
+            self._left(connection)
+
+    def _left(self, connection: Connection) -> None:
+        self.limits.connections -= 1
+        self.limits.forget(connection)
+        self._changed.set()
 
     def settled(self) -> None:
         """A connection answered everything it was asked; a drain may be waiting for that."""
@@ -131,6 +162,8 @@ class Listener:
             _log.warning("%s: %d connections still had requests under way after %g s", self.name, busy, timeout_s)
 
     async def close(self) -> None:
+        if self._silence_timer is not None:
+            self._silence_timer.cancel()
         for connection in list(self.connections):
             connection.abort()
         if self._server is not None:

@@ -102,6 +102,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._fail(error)
             return
         if self._frames:
+            self._door.listener.heard(self)
             self._notify()
         if self._reading and self._is_full():
             self._pause()

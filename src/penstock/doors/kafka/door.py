@@ -22,6 +22,7 @@ class KafkaDoor:
         *,
         limits: Limits,
         max_request_bytes: int,
+        max_silence_s: float = 600.0,
         advertised_host: str | None = None,
         advertised_port: int | None = None,
     ) -> None:
@@ -29,7 +30,9 @@ class KafkaDoor:
         self.limits = limits
         self.max_request_bytes = max_request_bytes
         self.sessions = FetchSessions()
-        self.listener = Listener(self.name, host, port, limits, lambda: KafkaConnection(self))
+        self.listener = Listener(
+            self.name, host, port, limits, lambda: KafkaConnection(self), max_silence_s=max_silence_s
+        )
         self._advertised_host = advertised_host
         self._advertised_port = advertised_port
         self.advertised = Advertised(broker.node_id, host, port)

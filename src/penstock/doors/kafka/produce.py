@@ -48,12 +48,9 @@ async def produce(call: Call) -> Reply | Awaitable[Reply]:
             else:
                 pending.append((reply, appended))
     if body.acks == 0:
-        # Nobody waits for these; a failed write is logged by the engine and seen by the next reader's offsets.
-        for _, appended in pending:
-            appended.durable.add_done_callback(_observe)
         if any(reply.error_code for topic in response.responses for reply in topic.partition_responses):
             raise UnansweredFailure
-        return None
+        return _written(pending)
     return _when_durable(response, pending) if pending else response
 
 
@@ -87,10 +84,14 @@ async def _when_durable(response: Struct, pending: list[tuple[Struct, Appended]]
     return response
 
 
+async def _written(pending: list[tuple[Struct, Appended]]) -> Reply:
+    """Nobody waits for a reply, but the request counts as under way until it is written: a flood stays bounded."""
+    for _, appended in pending:
+        await asyncio.wait([appended.durable])
+        appended.durable.exception()  # marked as seen; the engine has logged it
+    return None
+
+
 def _refuse(reply: Struct, error: PenstockError) -> None:
     reply.error_code = INVALID_REQUIRED_ACKS if isinstance(error, _InvalidAcks) else error_code(error)
     reply.error_message = str(error)
-
-
-def _observe(durable: asyncio.Future[None]) -> None:
-    durable.exception()  # marked as seen
