@@ -93,7 +93,7 @@ class Committer:
             inline_left -= size
             del self._ready[stream]
             outcome = self._take(stream)
-            self._writer.write(outcome)
+            self._write(outcome)
             self._settle(outcome)
         free = WORKERS - self._workers_busy
         if waiting and free:
@@ -117,18 +117,19 @@ class Committer:
 
     def _work(self, outcomes: list[Outcome]) -> None:
         """In a worker thread."""
+        for outcome in outcomes:
+            self._write(outcome)
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._done, outcomes)
+
+    def _write(self, outcome: Outcome) -> None:
         try:
-            for outcome in outcomes:
-                self._writer.write(outcome)
+            self._writer.write(outcome)
         except BaseException as error:
             # A defect, not a fault of the disk: nobody may wait for ever because of it, nor trust what was written.
-            for outcome in outcomes:
-                outcome.good, outcome.poisoned = 0, True
-                outcome.error = StorageFailed(f"the write failed: {error!r}")
             log.exception("a commit failed for a reason that is not the disk's")
-        finally:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._done, outcomes)
+            outcome.good, outcome.poisoned = 0, True
+            outcome.error = StorageFailed(f"the write failed: {error!r}")
 
     def _done(self, outcomes: list[Outcome]) -> None:
         self._workers_busy -= 1

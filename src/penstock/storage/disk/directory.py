@@ -37,6 +37,8 @@ class DataDirectory:
                 fd = self._files.open(f"{self.path}/{layout.CLEAN}", os.O_WRONLY | os.O_CREAT)
                 self._files.close(fd)
                 self._files.sync_directory(self.path)
+        except OSError as error:
+            log.warning("the next start reads the ends of all logs: cannot mark the shutdown as clean: %s", error)
         finally:
             self.unlock()
 
