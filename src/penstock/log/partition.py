@@ -66,6 +66,7 @@ class Partition:
         "_attention_bytes",
         "_checkpoint_bytes",
         "_checkpoint_offset",
+        "_failing",
         "_rewinds",
         "_watchers",
         "active_ms",
@@ -110,6 +111,7 @@ class Partition:
         self._checkpoint_offset = -1
         self._checkpoint_bytes = 0
         self._rewinds = 0
+        self._failing = False
         # One entry per reader that waits here; each reader is bounded by its connection.
         self._watchers: dict[Watcher, None] | None = None
 
@@ -145,22 +147,33 @@ class Partition:
         return Appended(base_offset, append_time_ms, durable)
 
     def _settled(self, end_offset: int, size_bytes: int, rewinds: int, durable: asyncio.Future[None]) -> None:
-        if durable.exception() is not None:
-            # The engine fails every later append of this stream too, so one rewind serves them all.
-            if rewinds == self._rewinds:
-                self._rewinds += 1
-                self.end_offset = self.durable_end
-                self.producers.rewind(self.durable_end)
+        failure = durable.exception()
+        if failure is not None:
             size_bytes = 0
+            self._rewind(rewinds, failure)
         else:
             self.durable_end = end_offset
             self.appended_bytes += size_bytes
             self._checkpoint_bytes += size_bytes
+            if self._failing:
+                self._failing = False
+                _log.info("writes to %s succeed again", self.stream)
             if self.housekeeping_due_ms is None or self.appended_bytes >= self._attention_bytes:
                 self.attend(self)
         if self._watchers:
             for watcher in list(self._watchers):
                 watcher(self, size_bytes)
+
+    def _rewind(self, rewinds: int, failure: BaseException) -> None:
+        """Take back the offsets that were given to what was not stored."""
+        if rewinds != self._rewinds:
+            return  # the engine fails every later append of a stream too; one rewind serves them all
+        self._rewinds += 1
+        self.end_offset = self.durable_end
+        self.producers.rewind(self.durable_end)
+        if not self._failing and not self.closed:
+            self._failing = True  # once, not for every retry of every producer
+            _log.warning("a write to %s failed, its producers are told to try again: %s", self.stream, failure)
 
     def _durable_at(self, end_offset: int) -> asyncio.Future[None]:
         """A future for a batch that was appended before: done, or done when durable_end gets there."""
