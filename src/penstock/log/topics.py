@@ -20,6 +20,7 @@ from penstock.model.errors import (
     InvalidPartitions,
     InvalidSetting,
     LimitReached,
+    PenstockError,
     TopicExists,
     UnknownPartition,
     UnknownTopic,
@@ -236,7 +237,11 @@ class Topics:
     async def close(self) -> None:
         """Leave checkpoints behind so that the next start need not read logs, then close the engines."""
         for partition in self.open_partitions():
-            await partition.checkpoint()
+            try:
+                await partition.checkpoint()
+            except PenstockError as error:
+                # A full or failing disk must not keep the rest from closing; the next open reads the log instead.
+                _log.warning("no checkpoint of %s: %s", partition.stream, error)
         for engine in self.engines.all():
             await engine.close()
 
