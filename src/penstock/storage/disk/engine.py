@@ -221,11 +221,8 @@ class DiskEngine:
             self._check(kept)
             if checkpoint.offset > kept.durable_end:
                 raise StorageFailed(f"{kept.id} ends at {kept.durable_end}: no checkpoint for {checkpoint.offset}")
-            await self._run(self._write_checkpoint, kept, checkpoint)
-
-    def _write_checkpoint(self, kept: Stream, checkpoint: Checkpoint) -> None:
-        self._writer.make_directory(kept)
-        marks.write_checkpoint(self._files, kept.directory, checkpoint)
+            if kept.segments:  # of a stream that never held anything there is nothing to know, nor a place for it
+                await self._run(marks.write_checkpoint, self._files, kept.directory, checkpoint)
 
     async def delete(self, topic_id: TopicId) -> None:
         await unbroken(self._delete(topic_id))

@@ -133,17 +133,16 @@ class Reader:
         fd = self._pin(segment)
         try:
             position = (await self._index(stream, segment)).position_before_time(timestamp_ms)
-            size = SPACING_BYTES
             while limit - position >= HEADER_BYTES:
-                buffer = await self._fill(fd, min(size, limit - position), position)
+                buffer = await self._fill(fd, min(SPACING_BYTES, limit - position), position)
                 headers = walk(buffer)
                 for header in headers:
                     if header.max_timestamp_ms >= timestamp_ms and header.end_offset > stream.start_offset:
                         return header.base_offset
                 if headers:
                     position += headers[-1].end_position
-                    size = SPACING_BYTES
                     continue
+                # A chunk longer than the buffer.
                 header = self._header(segment, buffer, position, 0)
                 if header.max_timestamp_ms >= timestamp_ms and header.end_offset > stream.start_offset:
                     return header.base_offset
