@@ -7,36 +7,18 @@ The client tests must hold against Apache Kafka as well, or they test our opinio
 `PENSTOCK_TEST_PEER=kafka pytest tests/clients` runs them there.
 """
 
-import os
-import re
 import sys
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from penstock.testing.server import Server
+from servers import StartServer, make_server, unique_name
 
 # The client tests' helpers (`story`, `members`) serve the fault tests too.
 sys.path.insert(0, str(Path(__file__).with_name("clients")))
-
-TEST_SETTINGS: dict[str, object] = {
-    "group_initial_rebalance_delay_ms": 0,  # nobody else is coming
-    "group_min_session_timeout_ms": 500,  # so that a lost member is missed soon
-}
-AGAINST_KAFKA = os.environ.get("PENSTOCK_TEST_PEER") == "kafka"
-
-StartServer = Callable[..., Server]
-
-
-def make_server(**settings: object) -> Server:
-    if AGAINST_KAFKA:
-        from kafka_peer import KafkaServer
-
-        return KafkaServer(**settings)  # type: ignore[return-value]
-    return Server(**{**TEST_SETTINGS, **settings})  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="session")
@@ -72,8 +54,3 @@ def topic(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def group(request: pytest.FixtureRequest) -> str:
     return unique_name("group-" + request.node.name)
-
-
-def unique_name(text: str) -> str:
-    readable = re.sub(r"[^a-zA-Z0-9.-]+", "-", text).strip("-.")[:80]
-    return f"{readable}-{uuid.uuid4().hex[:8]}"

@@ -12,9 +12,9 @@ from aiokafka.errors import MessageSizeTooLargeError
 from members import AiokafkaMember
 from story import create_topic, end_offsets, eventually, read_topic, read_values
 
-from conftest import StartServer
 from penstock.testing.proxy import PRODUCE, Proxy
 from penstock.testing.server import Server
+from servers import StartServer
 
 WAIT_S = 20
 

@@ -26,9 +26,9 @@ from confluent_kafka.admin import (
 from members import ConfluentMember
 from story import WAIT_S, create_topic, end_offsets, eventually, read_topic, read_values
 
-from conftest import StartServer
 from penstock.testing.proxy import FETCH, PRODUCE, Proxy
 from penstock.testing.server import Server
+from servers import StartServer
 
 
 def producer_for(address: str, **config: object) -> Producer:

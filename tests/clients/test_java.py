@@ -16,9 +16,9 @@ from members import ConfluentMember, JavaMember, Member
 from story import create_topic, eventually, read_topic
 from test_mixed_groups import PARTITIONS, share_the_work
 
-from conftest import StartServer
 from penstock.testing.proxy import PRODUCE, Proxy
 from penstock.testing.server import Server
+from servers import StartServer
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("java") / "KafkaStory.java"

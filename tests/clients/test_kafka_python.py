@@ -15,9 +15,9 @@ from kafka.errors import (
 from members import KafkaPythonMember
 from story import create_topic, eventually, read_topic, read_values
 
-from conftest import StartServer
 from penstock.testing.proxy import PRODUCE, Proxy
 from penstock.testing.server import Server
+from servers import StartServer
 
 WAIT_S = 20
 

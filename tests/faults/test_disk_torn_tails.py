@@ -212,3 +212,29 @@ async def test_index_left_without_its_log_is_removed(tmp_path: Path) -> None:
     (stream_directory / "state.tmp").write_bytes(b"half")
     await reopened(tmp_path, CHUNKS)
     assert sorted(path.suffix for path in stream_directory.iterdir()) == [".index", ".log"]
+
+
+async def test_sound_chunks_behind_a_damaged_one_are_kept_aside(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stream_directory = await written(tmp_path, CHUNKS)
+    crashed(tmp_path, stream_directory)
+    (log,) = stream_directory.glob("*.log")
+    data = bytearray(log.read_bytes())
+    at = sum(len(chunk.data) for chunk in CHUNKS[:2])
+    data[at + 70] ^= 1
+    log.write_bytes(data)
+    with caplog.at_level(logging.ERROR):
+        await reopened(tmp_path, CHUNKS[:2])
+    (aside,) = stream_directory.glob("*.cut")
+    assert aside.read_bytes() == bytes(data[at:])
+    assert str(aside) in caplog.text
+
+
+async def test_a_write_that_was_merely_cut_short_leaves_nothing_beside_the_log(tmp_path: Path) -> None:
+    stream_directory = await written(tmp_path, CHUNKS)
+    crashed(tmp_path, stream_directory)
+    (log,) = stream_directory.glob("*.log")
+    os.truncate(log, log.stat().st_size - 3)
+    await reopened(tmp_path, CHUNKS[:-1])
+    assert not list(stream_directory.glob("*.cut"))

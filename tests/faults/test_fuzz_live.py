@@ -20,12 +20,12 @@ import pytest
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from story import WAIT_S, create_topic, eventually
 
-from conftest import StartServer, unique_name
 from penstock.testing.proxy import Proxy
 from penstock.testing.server import Server
 from penstock.wire.kafka.api import ApiKey
 from penstock.wire.kafka.codec import Struct
 from penstock.wire.kafka.messages import encode_request
+from servers import StartServer, unique_name
 
 SEED = 7
 MUTATIONS = 8000

@@ -17,8 +17,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from members import ConfluentMember
 from story import WAIT_S, create_topic, eventually, read_topic
 
-from conftest import StartServer
 from penstock.testing.server import Server
+from servers import StartServer
 
 ROUNDS = 12
 PARTITIONS = 4

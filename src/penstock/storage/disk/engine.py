@@ -6,6 +6,7 @@ segment     a log file and its descriptor        syncer      syncs that nobody w
 index(es)   the sparse index, in file and cache  reader      read, seek
 marks       start offset and checkpoint          rewrite     replacing closed segments
 scan        walking a log                        recovery    opening what a crash left
+salvage     what recovery cut off
 directory   lock, clean mark, topics
 """
 

@@ -7,6 +7,7 @@
     00000000000000000000.index                  its sparse index; can be made again from the log
     00000000000000000000.cleaned                the new segment of a rewrite under way; void after a crash
     00000000000000000000-00000000000000000900.swap   a rewrite that is decided: takes the place of this range
+    00000000000000000000-4711.cut               what recovery cut off a log at this byte, kept for a person to look at
     state                                       the start offset
     checkpoint                                  what the layer above wants back at the next open
 <data>/topics/<topic id>.deleted/               a topic on its way out
@@ -72,6 +73,10 @@ def cleaned_name(base_offset: int) -> str:
 
 def swap_name(base_offset: int, end_offset: int) -> str:
     return f"{base_offset:0{OFFSET_DIGITS}d}-{end_offset:0{OFFSET_DIGITS}d}{SWAP}"
+
+
+def cut_name(base_offset: int, position: int) -> str:
+    return f"{base_offset:0{OFFSET_DIGITS}d}-{position}.cut"
 
 
 class Swap(NamedTuple):

@@ -24,6 +24,7 @@ from penstock.model.ids import StreamId
 from penstock.storage.disk import layout, marks
 from penstock.storage.disk.files import Files, read_file, write_whole
 from penstock.storage.disk.index import ENTRY_BYTES, SparseIndex, unpack_entry, unpack_index
+from penstock.storage.disk.salvage import keep_aside
 from penstock.storage.disk.scan import Extent, scan
 from penstock.storage.disk.segment import Segment
 from penstock.storage.engine import Checkpoint
@@ -160,6 +161,9 @@ class Recovery:
                     "%s: %d bytes after offset %d are no whole chunk, a write was cut short; %s is cut to %d bytes",
                     stream, segment.size - found.position, found.end_offset, segment.path, found.position,
                 )  # fmt: skip
+                aside = keep_aside(self._files, fd, segment, found.position)
+                if aside is not None:
+                    log.error("%s: sound chunks followed that place; what was cut off is kept in %s", stream, aside)
                 self._files.truncate(fd, found.position)
                 segment.size = found.position
             elif found.position < segment.size:
