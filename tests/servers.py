@@ -8,7 +8,6 @@ from collections.abc import Callable
 from penstock.testing.server import Server
 
 TEST_SETTINGS: dict[str, object] = {
-    "group_initial_rebalance_delay_ms": 0,  # nobody else is coming
     "group_min_session_timeout_ms": 500,  # so that a lost member is missed soon
 }
 AGAINST_KAFKA = os.environ.get("PENSTOCK_TEST_PEER") == "kafka"

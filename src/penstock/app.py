@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import uvloop
 
+from penstock.allocator import keep_freed_buffers
 from penstock.broker.administer import Administrator
 from penstock.broker.broker import Broker
 from penstock.broker.coordinate import Coordinator, GroupSettings
@@ -208,6 +209,7 @@ async def _serve(settings: Settings) -> int:
 def run(settings: Settings) -> int:
     """Run a server until it is told to stop; the process's exit code."""
     configure_logs(settings.log_level, settings.log_format)
+    keep_freed_buffers()
     with contextlib.suppress(KeyboardInterrupt):
         try:
             return uvloop.run(_serve(settings))

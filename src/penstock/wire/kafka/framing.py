@@ -22,7 +22,7 @@ from penstock.wire.kafka.reader import Malformed
 CHUNK_BYTES: Final = 16 * 1024
 SMALL_FRAME_BYTES: Final = 4 * 1024
 MIN_READ_BYTES: Final = 512  # less room than this in a chunk is not worth a read
-FIRST_BYTES: Final = 256 * 1024
+FIRST_BYTES: Final = 16 * 1024
 GROWTH: Final = 16
 
 _length_at = Struct(">i").unpack_from
