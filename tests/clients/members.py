@@ -128,7 +128,7 @@ class KafkaPythonMember(Member):
         )
         consumer.subscribe([self.topic], listener=Listener())
         while not self.leaving.is_set():
-            for messages in consumer.poll(timeout_ms=50).values():
+            for messages in consumer.poll(timeout_ms=500).values():
                 self.values += [message.value for message in messages]
         consumer.close()
 
