@@ -10,7 +10,6 @@ from penstock.log.settings import topic_settings
 from penstock.model.batch import check_batch, encode_batch, read_header
 from penstock.model.errors import (
     CorruptBatch,
-    DuplicateSequence,
     InvalidProducerEpoch,
     InvalidRecord,
     InvalidTimestamp,
@@ -133,13 +132,23 @@ async def test_an_old_epoch_is_refused_and_a_new_one_starts_at_zero(house) -> No
     assert await put(partition, batch_of(b"b", producer=(7, 2, 0))) == 1
 
 
-async def test_a_repeat_older_than_the_window_is_a_duplicate(house) -> None:
+async def test_a_number_older_than_the_window_is_out_of_order(house) -> None:
     partition = await partition_of(house)
     for i in range(8):
         await put(partition, batch_of(b"a", producer=(7, 0, i)))
     assert await put(partition, batch_of(b"a", producer=(7, 0, 3))) == 3
-    with pytest.raises(DuplicateSequence):
+    with pytest.raises(OutOfOrderSequence):
         await put(partition, batch_of(b"a", producer=(7, 0, 1)))
+
+
+async def test_a_gap_after_the_numbers_wrapped_is_not_taken_for_a_repeat(house) -> None:
+    partition = await partition_of(house)
+    last = (1 << 31) - 1
+    await put(partition, batch_of(b"a", producer=(7, 0, last)))
+    await put(partition, batch_of(b"b", producer=(7, 0, 0)))
+    with pytest.raises(OutOfOrderSequence):
+        await put(partition, batch_of(b"d", producer=(7, 0, 2)))
+    assert await put(partition, batch_of(b"c", producer=(7, 0, 1))) == 2
 
 
 @pytest.mark.parametrize("clean", [True, False])

@@ -4,8 +4,8 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from penstock.log.settings import SETTINGS, check_setting, topic_settings
 from penstock.log.topics import Topic, Topics
-from penstock.model.errors import InvalidRequest, InvalidSetting, NotAllowed, UnknownTopic
-from penstock.model.ids import is_internal
+from penstock.model.errors import InvalidSetting, NotAllowed, OffsetOutOfRange, UnknownTopic
+from penstock.model.ids import NO_TOPIC_ID, check_topic_name, is_internal
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 
@@ -36,13 +36,12 @@ class Administrator:
         settings: Mapping[str, str] | None = None,
         *,
         validate_only: bool = False,
-    ) -> Topic | None:
-        """Create a topic; None when it was only validated."""
+    ) -> Topic:
+        """Create a topic. When it is only validated, the topic as it would be, without an id."""
         self._check_create(principal, name)
         count = self.default_partitions if partitions is None else partitions
         if validate_only:
-            self._topics.check_new(name, count, settings or {})
-            return None
+            return Topic(name, NO_TOPIC_ID, self._topics.check_new(name, count, settings or {}), [None] * count)
         return await self._topics.create(name, count, settings or {})
 
     async def topic_on_first_use(self, principal: Principal, name: str, *, allowed: bool = True) -> Topic:
@@ -51,6 +50,7 @@ class Administrator:
         topic = self._topics.by_name.get(name)
         if topic is not None:
             return topic
+        check_topic_name(name)
         if not (allowed and self.auto_create_topics) or is_internal(name):
             raise UnknownTopic(f"there is no topic {name!r}")
         self._check_create(principal, name)
@@ -123,7 +123,7 @@ class Administrator:
         topic = self._own(principal, Operation.DELETE, name)
         partition = await self._topics.open(topic, index)
         if before_offset < -1:
-            raise InvalidRequest(f"offset {before_offset} is not an offset")
+            raise OffsetOutOfRange(f"offset {before_offset} is not an offset")
         await partition.trim(partition.durable_end if before_offset == -1 else before_offset)
         return partition.start_offset
 

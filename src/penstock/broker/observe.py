@@ -6,7 +6,7 @@ from typing import NamedTuple
 from penstock.log.partition import Found, Partition
 from penstock.log.settings import SETTINGS, Setting
 from penstock.log.topics import Topic, Topics
-from penstock.model.errors import UnknownTopic
+from penstock.model.ids import check_topic_name
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 
@@ -51,9 +51,9 @@ class Observer:
     def settings(self, principal: Principal, name: str) -> list[SettingView]:
         """Every setting of a topic with the value in force and where it comes from."""
         self._authorizer.check(principal, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name)
-        topic = self._topics.by_name.get(name)
-        if topic is None:
-            raise UnknownTopic(f"there is no topic {name!r}")
+        return self.settings_of(self._topics.get(check_topic_name(name)))
+
+    def settings_of(self, topic: Topic) -> list[SettingView]:
         own, server = topic.settings.overrides, self._topics.defaults
         return [
             SettingView(s, own.get(s.name, server.get(s.name, s.default)), s.name in own, s.name in server)

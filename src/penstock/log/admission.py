@@ -2,13 +2,27 @@
 
 from typing import NamedTuple
 
+from crc32c import crc32c
+
 from penstock.log.settings import FOREVER, TopicSettings
-from penstock.model.batch import BatchHeader, check_batch, decode_batch, encode_batch, read_header, set_append_time
-from penstock.model.errors import InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
+from penstock.model.batch import (
+    CRC_START,
+    HEADER_BYTES,
+    LENGTH_END,
+    MAGIC,
+    BatchHeader,
+    check_batch,
+    decode_batch,
+    encode_batch,
+    read_header,
+    set_append_time,
+)
+from penstock.model.errors import CorruptBatch, InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
 
 NO_TIMESTAMP = -1
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _KEPT_ATTRIBUTES = 0x18  # timestamp type, transactional
+_LOG_APPEND_TIME, _DELETE_HORIZON = 0x08, 0x40  # what only the broker may say of a batch
 
 
 class Admitted(NamedTuple):
@@ -18,7 +32,7 @@ class Admitted(NamedTuple):
 
 def admit(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int) -> Admitted:
     """Check a producer's batch against the rules of its topic, and make it what the topic keeps."""
-    header = check_batch(batch)
+    header = _checked(batch)
     _check_shape(header, len(batch), settings)
     if settings.log_append_time:
         set_append_time(batch, now_ms)
@@ -26,22 +40,43 @@ def admit(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int) -
     else:
         _check_times(header, settings, now_ms)
     codec = _CODECS.get(settings.compression, header.compression)
-    if settings.compacted or codec != header.compression:
+    foreign = header.attributes & (_DELETE_HORIZON if settings.log_append_time else _LOG_APPEND_TIME | _DELETE_HORIZON)
+    if settings.compacted or codec != header.compression or foreign:
         records = decode_batch(batch)
         if settings.compacted and any(record.key is None for record in records):
             raise InvalidRecord("a record of a compacted topic needs a key")
-        if codec != header.compression:
+        if codec != header.compression or foreign:
             batch = encode_batch(
                 records,
                 base_offset=header.base_offset,
                 compression=codec,
-                attributes=header.attributes & _KEPT_ATTRIBUTES,
+                attributes=header.attributes & _KEPT_ATTRIBUTES & ~foreign,
                 producer_id=header.producer_id,
                 producer_epoch=header.producer_epoch,
                 base_sequence=header.base_sequence,
             )
             header = read_header(batch)
     return Admitted(header, batch)
+
+
+def _checked(batch: bytearray | memoryview) -> BatchHeader:
+    """The header of a sound batch. What was damaged on its way may be sent again; what was never a batch may not."""
+    try:
+        return check_batch(batch)
+    except CorruptBatch as error:
+        if _is_damaged(batch):
+            raise
+        raise InvalidRecord(f"not a record batch as it should be: {error}") from None
+
+
+def _is_damaged(batch: bytearray | memoryview) -> bool:
+    """Whether this would be a whole batch, but for its checksum."""
+    if len(batch) < HEADER_BYTES or batch[16] != MAGIC:
+        return False
+    size_bytes = int.from_bytes(batch[8:LENGTH_END], "big", signed=True) + LENGTH_END
+    if not HEADER_BYTES <= size_bytes <= len(batch):
+        return False
+    return crc32c(batch[CRC_START:size_bytes]) != int.from_bytes(batch[CRC_START - 4 : CRC_START], "big")
 
 
 def _check_shape(header: BatchHeader, given_bytes: int, settings: TopicSettings) -> None:
@@ -53,6 +88,8 @@ def _check_shape(header: BatchHeader, given_bytes: int, settings: TopicSettings)
         )
     if header.is_control:
         raise InvalidRecord("only the broker writes control batches")
+    if header.is_transactional:
+        raise InvalidRecord("this server has no transactions yet")
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecord(f"{header.record_count} records do not fill {header.last_offset_delta + 1} offsets")
     if header.compression > 4:

@@ -39,6 +39,7 @@ class Appended(NamedTuple):
 
     base_offset: int
     append_time_ms: int  # -1 when the producer's own timestamps are kept
+    start_offset: int  # of the partition
     durable: asyncio.Future[None]
 
 
@@ -129,7 +130,8 @@ class Partition:
         if header.producer_id >= 0:
             repeat = self.producers.find_repeat(header)
             if repeat is not None:
-                return Appended(repeat.base_offset, repeat.timestamp_ms, self._durable_at(repeat.end_offset))
+                durable = self._durable_at(repeat.end_offset)
+                return Appended(repeat.base_offset, repeat.timestamp_ms, self.start_offset, durable)
         base_offset = self.end_offset
         end_offset = base_offset + header.last_offset_delta + 1
         stamp(batch, base_offset, LEADER_EPOCH)
@@ -144,7 +146,7 @@ class Partition:
             settled(durable)  # a callback would come a tick late, after whoever awaits a future that is done already
         else:
             durable.add_done_callback(settled)
-        return Appended(base_offset, append_time_ms, durable)
+        return Appended(base_offset, append_time_ms, self.start_offset, durable)
 
     def _settled(self, end_offset: int, size_bytes: int, rewinds: int, durable: asyncio.Future[None]) -> None:
         failure = durable.exception()

@@ -5,11 +5,11 @@ last five batches (a client has at most five in flight). An arriving batch is
 
     in order      its first number follows the last one we have            -> append
     a repeat      it equals one of the batches we have                     -> answer with that batch's offset
-    older still   it lies wholly before them                               -> DuplicateSequence
     anything else                                                          -> OutOfOrderSequence
     of an older epoch                                                      -> InvalidProducerEpoch
 
-A producer unknown here may start with any number: its state may have expired.
+A producer unknown here may start with any number: its state may have expired. That is also why a number below those we
+have is not taken for a repeat: it may never have been stored, and a client takes the answer for a repeat as success.
 Batches not yet durable are in the window too, and are taken out again when their write fails.
 """
 
@@ -19,7 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from penstock.model.batch import BatchHeader
-from penstock.model.errors import DuplicateSequence, InvalidProducerEpoch, OutOfOrderSequence
+from penstock.model.errors import InvalidProducerEpoch, OutOfOrderSequence
 
 WINDOW_BATCHES = 5
 MAX_PRODUCERS_PER_PARTITION = 20_000
@@ -79,11 +79,7 @@ class Producers:
         last = producer.batches[-1].last_sequence
         if header.base_sequence == (last + 1) % SEQUENCE_MODULUS:
             return None
-        if header.last_sequence < producer.batches[0].first_sequence:
-            raise DuplicateSequence(f"sequence {header.base_sequence} was stored long ago")
-        raise OutOfOrderSequence(
-            f"producer {header.producer_id} sent sequence {header.base_sequence} after {last}; one is missing"
-        )
+        raise OutOfOrderSequence(f"producer {header.producer_id} sent sequence {header.base_sequence} after {last}")
 
     def add(self, header: BatchHeader, written: Written, durable_end: int, now_ms: int) -> None:
         """Note an appended batch. Only batches that are durable leave the window."""

@@ -4,6 +4,7 @@ Descriptions, defaults and allowed values that tools show come from this table t
 """
 
 import enum
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from penstock.storage.engine import Durability, StreamSpec
 
 FOREVER = (1 << 63) - 1
 _DAY_MS = 24 * 3600 * 1000
+_WHOLE = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 class Kind(enum.IntEnum):
@@ -37,6 +39,8 @@ class Setting:
 
 def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
+        if not _WHOLE.fullmatch(text):  # int() takes more than clients of other languages would
+            raise ValueError(text)
         number = int(text)
         if not low <= number <= high:
             raise ValueError(text)
@@ -188,7 +192,7 @@ def topic_settings(overrides: Mapping[str, str], defaults: Mapping[str, str] | N
         # at most twice the promise, however slowly the topic fills.
         segment_ms = min(segment_ms, retention_ms)
     return TopicSettings(
-        overrides=dict(overrides),
+        overrides={name: text.strip() for name, text in overrides.items()},
         compacted="compact" in policies,
         deleted=deleted,
         compression=value("compression.type"),

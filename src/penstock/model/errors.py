@@ -123,10 +123,6 @@ class OutOfOrderSequence(PenstockError):
     pass
 
 
-class DuplicateSequence(PenstockError):
-    """A repeat of a batch so old that its offset is no longer known."""
-
-
 class InvalidProducerEpoch(PenstockError):
     pass
 

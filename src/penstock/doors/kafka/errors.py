@@ -31,7 +31,6 @@ CODES: dict[type[e.PenstockError], int] = {
     e.PolicyViolation: 44,
     e.LimitReached: 44,
     e.OutOfOrderSequence: 45,
-    e.DuplicateSequence: 46,
     e.InvalidProducerEpoch: 47,
     e.StorageFailed: 56,
     e.UnknownProducer: 59,

@@ -1,6 +1,5 @@
 """Fetch: stored batches leave as they are. A thin answer waits for more, apart from the connection's other requests."""
 
-import itertools
 from collections.abc import Awaitable
 from types import SimpleNamespace as Struct
 
@@ -14,6 +13,7 @@ from penstock.wire.kafka.api import ApiKey
 
 TOPIC_IDS_FROM = 13
 SESSIONS_FROM = 7
+READ_COMMITTED = 1
 
 
 @handles(ApiKey.FETCH, 4, 18, alone=True)
@@ -27,8 +27,8 @@ async def fetch(call: Call) -> Reply | Awaitable[Reply]:
     body = call.body
     results = refused + await call.broker.fetcher.read(call.principal, interest, body.max_bytes)
     missing_bytes = body.min_bytes - size_bytes(results)
-    if missing_bytes <= 0 or body.max_wait_ms <= 0 or any(got.error for got in results):
-        return _finish(call, session, interest, results)
+    if missing_bytes <= 0 or body.max_wait_ms <= 0 or not interest.wants or any(got.error for got in results):
+        return await _finish(call, session, interest, results)
     return _wait(call, session, interest, missing_bytes)
 
 
@@ -36,11 +36,11 @@ async def _wait(call: Call, session: FetchSession | None, interest: Interest, mi
     try:
         await call.broker.fetcher.wait(interest, missing_bytes, call.body.max_wait_ms)
         results = await call.broker.fetcher.read(call.principal, interest, call.body.max_bytes)
+        return await _finish(call, session, interest, results)
     except BaseException:
         if session is None:
             interest.close()
         raise
-    return _finish(call, session, interest, results)
 
 
 def _session(call: Call) -> FetchSession | None:
@@ -95,26 +95,31 @@ def _refusal(name: str | None, leader_epoch: int) -> PenstockError | None:
     return None
 
 
-def _finish(call: Call, session: FetchSession | None, interest: Interest, results: list[Got]) -> Struct:
+async def _finish(call: Call, session: FetchSession | None, interest: Interest, results: list[Got]) -> Struct:
+    if session is None or call.body.session_epoch == INITIAL_EPOCH:
+        results = results + await _silent(call, interest, results)
     if session is None:
-        results = results + _silent(interest, results)
         interest.close()
-    elif call.body.session_epoch == INITIAL_EPOCH:
-        results = results + _silent(interest, results)
     by_id = call.version >= TOPIC_IDS_FROM
-    responses = []
-    for topic, group in itertools.groupby(results, key=_topic_of):
-        partitions = [_partition(got) for got in group]
-        responses.append(
+    aborted: list[Struct] | None = [] if call.body.isolation_level == READ_COMMITTED else None
+    topics: dict[object, list[Struct]] = {}  # each once: there are clients that keep only the last of a name
+    for got in results:
+        topics.setdefault(_topic_of(got), []).append(_partition(got, aborted))
+    return Struct(
+        error_code=0,
+        session_id=session.id if session else NO_SESSION,
+        responses=[
             Struct(topic_id=topic, partitions=partitions) if by_id else Struct(topic=topic, partitions=partitions)
-        )
-    return Struct(error_code=0, session_id=session.id if session else NO_SESSION, responses=responses)
+            for topic, partitions in topics.items()
+        ],
+    )
 
 
-def _silent(interest: Interest, results: list[Got]) -> list[Got]:
+async def _silent(call: Call, interest: Interest, results: list[Got]) -> list[Got]:
     """A full answer names every partition that was asked for, also those with nothing to say."""
     told = {got.want.key for got in results}
-    return [Got(want, want.partition) for key, want in interest.wants.items() if key not in told]
+    silent = [want for key, want in interest.wants.items() if key not in told]
+    return [await call.broker.fetcher.meet(call.principal, interest, want) for want in silent]
 
 
 def _topic_of(got: Got) -> object:
@@ -123,9 +128,9 @@ def _topic_of(got: Got) -> object:
     return key[0]
 
 
-def _partition(got: Got) -> Struct:
+def _partition(got: Got, aborted: list[Struct] | None) -> Struct:
     reply = Struct(
-        partition_index=got.want.index, error_code=0, high_watermark=-1, records=b"", aborted_transactions=None
+        partition_index=got.want.index, error_code=0, high_watermark=-1, records=b"", aborted_transactions=aborted
     )
     if got.partition is not None:
         reply.high_watermark = reply.last_stable_offset = got.partition.durable_end

@@ -8,13 +8,19 @@ from types import SimpleNamespace as Struct
 from penstock.doors.kafka.api import HANDLERS, Call, handles
 from penstock.doors.kafka.errors import error_code
 from penstock.log.topics import Topic
-from penstock.model.errors import InvalidTopicName, PenstockError, UnknownTopic, UnsupportedVersion
-from penstock.model.ids import NO_TOPIC_ID
+from penstock.model.errors import InvalidRequest, InvalidTopicName, PenstockError, UnknownTopic, UnsupportedVersion
+from penstock.model.ids import NO_TOPIC_ID, check_topic_name
 from penstock.security.acl import Operation, Resource
 from penstock.wire.kafka.api import ApiKey
 
 LEADER_EPOCH = 0
+NO_PRODUCER = -1  # as its id, or its epoch
 MAX_DESCRIBED_PARTITIONS = 2000
+
+BROKERS, CONTROLLERS = 1, 2
+MISMATCHED_ENDPOINT_TYPE = 114
+UNSUPPORTED_ENDPOINT_TYPE = 115
+INVALID_REQUEST = 42
 
 # Kafka's numbers of operations, as bits in the field of authorised operations.
 _OPERATION_BITS = {
@@ -70,7 +76,8 @@ async def metadata(call: Call) -> Struct:
     if wanted is None or (call.version == 0 and not wanted):
         topics = [_describe(call, topic) for topic in call.broker.observer.topics(call.principal)]
     else:
-        topics = await asyncio.gather(*(_metadata_of(call, asked) for asked in wanted))
+        once = {(asked.topic_id, asked.name): asked for asked in wanted}
+        topics = await asyncio.gather(*(_metadata_of(call, asked) for asked in once.values()))
     reply = Struct(
         brokers=[_node(call)],
         cluster_id=call.broker.identities.cluster_id,
@@ -83,7 +90,7 @@ async def metadata(call: Call) -> Struct:
 
 
 async def _metadata_of(call: Call, asked: Struct) -> Struct:
-    by_id = asked.topic_id != NO_TOPIC_ID and asked.name is None
+    by_id = asked.topic_id != NO_TOPIC_ID
     try:
         if by_id:
             topic = call.broker.topics.get_by_id(asked.topic_id)
@@ -135,10 +142,17 @@ def _allowed(call: Call, resource: Resource, name: str, operations: Iterable[Ope
 
 @handles(ApiKey.DESCRIBE_CLUSTER, 0, 2)
 async def describe_cluster(call: Call) -> Struct:
+    if call.body.endpoint_type != BROKERS:
+        return Struct(
+            error_code=MISMATCHED_ENDPOINT_TYPE
+            if call.body.endpoint_type == CONTROLLERS
+            else UNSUPPORTED_ENDPOINT_TYPE,
+            error_message="brokers listen here; there are no controllers to ask",
+            brokers=[],
+        )
     node = Struct(broker_id=call.advertised.node_id, host=call.advertised.host, port=call.advertised.port)
     reply = Struct(
         error_code=0,
-        endpoint_type=call.body.endpoint_type,
         cluster_id=call.broker.identities.cluster_id,
         controller_id=call.advertised.node_id,
         brokers=[node],
@@ -155,7 +169,11 @@ async def describe_topic_partitions(call: Call) -> Struct:
     names = sorted({topic.name for topic in call.body.topics})
     if not names:
         names = [topic.name for topic in call.broker.observer.topics(call.principal)]
+    elif cursor is not None and cursor.topic_name not in names:
+        return _refused_page(names)  # which page of these is meant nobody can tell
     if cursor is not None:
+        if cursor.partition_index < 0:
+            return _refused_page(names)
         names = names[bisect.bisect_left(names, cursor.topic_name) :]
     left = max(1, min(call.body.response_partition_limit, MAX_DESCRIBED_PARTITIONS))
     reply = Struct(topics=[], next_cursor=None)
@@ -165,12 +183,12 @@ async def describe_topic_partitions(call: Call) -> Struct:
             reply.next_cursor = Struct(topic_name=name, partition_index=first)
             break
         try:
-            topic = call.broker.observer.topic(call.principal, name)
-        except UnknownTopic as error:
+            topic = call.broker.observer.topic(call.principal, check_topic_name(name))
+        except (UnknownTopic, InvalidTopicName) as error:
             reply.topics.append(Struct(error_code=error_code(error), name=name, partitions=[]))
             continue
         stop = min(topic.partition_count, first + left)
-        partitions = [_partition(call, index) for index in range(max(0, first), stop)]
+        partitions = [_partition(call, index) for index in range(first, stop)]
         for partition in partitions:
             # The schema allows null here, the Java client does not expect it.
             partition.eligible_leader_replicas = partition.last_known_elr = []
@@ -183,13 +201,19 @@ async def describe_topic_partitions(call: Call) -> Struct:
     return reply
 
 
+def _refused_page(names: Iterable[str]) -> Struct:
+    return Struct(topics=[Struct(error_code=INVALID_REQUEST, name=name, partitions=[]) for name in names])
+
+
 @handles(ApiKey.INIT_PRODUCER_ID, 0, 5)
 async def init_producer_id(call: Call) -> Struct:
     """A fresh id each time: a client that lost track of its sequences starts anew with it."""
     try:
         if call.body.transactional_id is not None:
             raise UnsupportedVersion("this server has no transactions yet")
+        if (call.body.producer_id == NO_PRODUCER) != (call.body.producer_epoch == NO_PRODUCER):
+            raise InvalidRequest("a producer is known by its id and its epoch together")
         call.broker.authorizer.check(call.principal, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, "cluster")
         return Struct(error_code=0, producer_id=await call.broker.identities.take_producer_id(), producer_epoch=0)
     except PenstockError as error:
-        return Struct(error_code=error_code(error))
+        return Struct(error_code=error_code(error), producer_epoch=NO_PRODUCER)

@@ -5,7 +5,7 @@ from types import SimpleNamespace as Struct
 from penstock.doors.kafka.api import Call, handles
 from penstock.doors.kafka.errors import error_code
 from penstock.log.partition import Found
-from penstock.model.errors import FencedLeaderEpoch, InvalidRequest, PenstockError, UnknownLeaderEpoch
+from penstock.model.errors import FencedLeaderEpoch, PenstockError, UnknownLeaderEpoch, UnsupportedVersion
 from penstock.wire.kafka.api import ApiKey
 
 LATEST = -1
@@ -56,7 +56,7 @@ async def _find(call: Call, name: str, index: int, timestamp: int) -> Found | No
         timestamp == EARLIEST_PENDING_UPLOAD and call.version >= 11
     ):
         return None  # nothing is kept in a second tier
-    raise InvalidRequest(f"timestamp {timestamp} has no meaning")
+    raise UnsupportedVersion(f"timestamp {timestamp} has no meaning in version {call.version}")
 
 
 @handles(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4)

@@ -81,6 +81,7 @@ async def _when_durable(response: Struct, pending: list[tuple[Struct, Appended]]
         else:
             reply.base_offset = appended.base_offset
             reply.log_append_time_ms = appended.append_time_ms
+            reply.log_start_offset = appended.start_offset
     return response
 
 

@@ -41,9 +41,8 @@ async def _create(call: Call, asked: Struct, repeated: bool) -> Struct:
             settings,
             validate_only=call.body.validate_only,
         )
-        if topic is not None:
-            reply.topic_id, reply.num_partitions, reply.replication_factor = topic.id, topic.partition_count, 1
-            reply.configs = [config_entry(v) for v in call.broker.observer.settings(call.principal, topic.name)]
+        reply.topic_id, reply.num_partitions, reply.replication_factor = topic.id, topic.partition_count, 1
+        reply.configs = [config_entry(v) for v in call.broker.observer.settings_of(topic)]
     except PenstockError as error:
         reply.error_code, reply.error_message = error_code(error), str(error)
     return reply
@@ -75,12 +74,18 @@ async def delete_topics(call: Call) -> Struct:
     asked = (
         call.body.topics if call.version >= 6 else [Struct(name=n, topic_id=NO_TOPIC_ID) for n in call.body.topic_names]
     )
-    return Struct(responses=await asyncio.gather(*(_delete(call, topic) for topic in asked)))
+    counts = Counter((topic.name, topic.topic_id) for topic in asked)
+    once = {(topic.name, topic.topic_id): topic for topic in asked}
+    return Struct(responses=await asyncio.gather(*(_delete(call, t, counts[key] > 1) for key, t in once.items())))
 
 
-async def _delete(call: Call, asked: Struct) -> Struct:
+async def _delete(call: Call, asked: Struct, repeated: bool) -> Struct:
     reply = Struct(name=asked.name, topic_id=asked.topic_id, error_code=0)
     try:
+        if repeated:
+            raise InvalidRequest("the topic stands more than once in the request")
+        if (asked.name is None) == (asked.topic_id == NO_TOPIC_ID):
+            raise InvalidRequest("a topic is deleted by its name or by its id, by one of them")
         if asked.name is None:
             reply.name = call.broker.topics.get_by_id(asked.topic_id).name
         elif (topic := call.broker.topics.by_name.get(asked.name)) is not None:
@@ -93,12 +98,22 @@ async def _delete(call: Call, asked: Struct) -> Struct:
 
 @handles(ApiKey.CREATE_PARTITIONS, 0, 3)
 async def create_partitions(call: Call) -> Struct:
-    return Struct(results=await asyncio.gather(*(_add_partitions(call, topic) for topic in call.body.topics)))
+    repeated = {name for name, count in Counter(t.name for t in call.body.topics).items() if count > 1}
+    wanted = {t.name: t for t in call.body.topics}
+    return Struct(
+        results=await asyncio.gather(*(_add_partitions(call, t, t.name in repeated) for t in wanted.values()))
+    )
 
 
-async def _add_partitions(call: Call, asked: Struct) -> Struct:
+async def _add_partitions(call: Call, asked: Struct, repeated: bool) -> Struct:
     reply = Struct(name=asked.name, error_code=0)
     try:
+        if repeated:
+            raise InvalidRequest(f"topic {asked.name!r} stands more than once in the request")
+        topic = call.broker.topics.get(asked.name)
+        added = asked.count - topic.partition_count
+        if asked.assignments is not None and added > 0 and len(asked.assignments) != added:
+            raise InvalidAssignment(f"{added} partitions are added, the assignment is for {len(asked.assignments)}")
         if any(a.broker_ids != [call.advertised.node_id] for a in asked.assignments or ()):
             raise InvalidAssignment(f"every partition lives on node {call.advertised.node_id}")
         await call.broker.administrator.add_partitions(
