@@ -8,12 +8,18 @@ import pytest
 from crc32c import crc32c
 from kafka_wire import Wire, batch
 
+from penstock.doors.kafka.door import KafkaDoor
+from penstock.doors.kafka.errors import TOPIC_AUTHORIZATION_FAILED
 from penstock.model.batch import read_header
+from penstock.model.errors import NotAllowed
+from penstock.security.acl import AllowAll, Operation, Resource
+from penstock.security.principal import Principal
 from penstock.wire.kafka.api import ApiKey
 
 NO_ID = uuid.UUID(int=0)
 INVALID_TOPIC, UNSUPPORTED_VERSION, INVALID_ASSIGNMENT = 17, 35, 39
 INVALID_SETTING, INVALID_REQUEST, OUT_OF_RANGE, OUT_OF_ORDER, INVALID_RECORD = 40, 42, 1, 45, 87
+UNKNOWN_LEADER_EPOCH = 75
 TOPIC, BROKER = 2, 4
 
 
@@ -92,6 +98,21 @@ async def test_a_topic_only_validated_is_described_as_it_would_be(wire: Wire) ->
     assert (reply.error_code, reply.num_partitions, reply.replication_factor) == (0, 3, 1)
     assert {c.name: c.value for c in reply.configs}["retention.ms"] == "5000"
     assert (await wire.ask(ApiKey.METADATA, 12, topics=None)).topics == []
+
+
+async def test_who_may_create_a_topic_need_not_know_its_settings(
+    kafka_door: KafkaDoor, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class SettingsHidden(AllowAll):
+        def check(self, principal: Principal, operation: Operation, resource: Resource, name: str) -> None:
+            if operation is Operation.DESCRIBE_CONFIGS:
+                raise NotAllowed(name)
+
+    monkeypatch.setattr(kafka_door.broker.observer, "_authorizer", SettingsHidden())
+    asked = Struct(name="orders", num_partitions=1, replication_factor=1, assignments=[], configs=[])
+    reply = (await wire.ask(ApiKey.CREATE_TOPICS, 7, topics=[asked])).topics[0]
+    assert (reply.error_code, reply.num_partitions) == (0, 1)
+    assert (reply.configs, reply.topic_config_error_code) == (None, TOPIC_AUTHORIZATION_FAILED)
 
 
 async def test_numbers_are_written_as_other_languages_read_them(wire: Wire) -> None:
@@ -231,6 +252,29 @@ async def test_every_topic_stands_once_in_an_answer_and_every_partition_tells_it
         assert sorted(topic.topic for topic in reply.responses) == ["orders", "other"]
         ends = {(t.topic, p.partition_index): p.high_watermark for t in reply.responses for p in t.partitions}
         assert ends == {("orders", 0): 1, ("orders", 1): 0, ("orders", 2): 1, ("other", 0): 1}
+
+
+async def test_what_is_refused_stays_in_its_session_until_it_is_asked_for_otherwise(wire: Wire) -> None:
+    await wire.create("orders")
+    await wire.produce("orders", b"a")
+
+    async def code(session: tuple[int, int], leader_epoch: int | None) -> tuple[int, int | None]:
+        partition = Struct(partition=0, fetch_offset=0, partition_max_bytes=100, current_leader_epoch=leader_epoch)
+        reply = await wire.ask(
+            ApiKey.FETCH,
+            12,
+            max_wait_ms=0,
+            session_id=session[0],
+            session_epoch=session[1],
+            topics=[] if leader_epoch is None else [Struct(topic="orders", partitions=[partition])],
+        )
+        return reply.session_id, reply.responses[0].partitions[0].error_code if reply.responses else None
+
+    session_id, first = await code((0, 0), 5)
+    assert first == UNKNOWN_LEADER_EPOCH
+    assert await code((session_id, 1), None) == (session_id, UNKNOWN_LEADER_EPOCH)
+    assert await code((session_id, 2), 0) == (session_id, 0)
+    assert await code((session_id, 3), 5) == (session_id, UNKNOWN_LEADER_EPOCH)
 
 
 async def test_one_batch_comes_even_if_none_is_allowed(wire: Wire) -> None:

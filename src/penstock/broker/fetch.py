@@ -22,13 +22,17 @@ MAX_POLL_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class Want:
-    """One partition of an interest. `key` is the reader's own name for it."""
+    """One partition of an interest. `key` is the reader's own name for it.
+
+    What its door refuses stays wanted, for the reader believes so, and every read says again why it gets nothing.
+    """
 
     key: Hashable
     topic: str
     index: int
     offset: int
     max_bytes: int
+    refusal: PenstockError | None = None
     partition: Partition | None = None
 
 
@@ -195,6 +199,8 @@ class Fetcher:
 
     async def meet(self, principal: Principal, interest: Interest, want: Want) -> Got:
         """The partition of a want, opened and watched, or why there is none for this reader; nothing is read."""
+        if want.refusal is not None:
+            return Got(want, error=want.refusal)
         partition = want.partition
         try:
             if partition is None or partition.closed:

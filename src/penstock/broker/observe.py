@@ -51,9 +51,10 @@ class Observer:
     def settings(self, principal: Principal, name: str) -> list[SettingView]:
         """Every setting of a topic with the value in force and where it comes from."""
         self._authorizer.check(principal, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name)
-        return self.settings_of(self._topics.get(check_topic_name(name)))
+        return self.settings_of(principal, self._topics.get(check_topic_name(name)))
 
-    def settings_of(self, topic: Topic) -> list[SettingView]:
+    def settings_of(self, principal: Principal, topic: Topic) -> list[SettingView]:
+        self._authorizer.check(principal, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name)
         own, server = topic.settings.overrides, self._topics.defaults
         return [
             SettingView(s, own.get(s.name, server.get(s.name, s.default)), s.name in own, s.name in server)

@@ -23,9 +23,9 @@ async def fetch(call: Call) -> Reply | Awaitable[Reply]:
     except PenstockError as error:
         return Struct(error_code=error_code(error), session_id=NO_SESSION, responses=[])
     interest = session.interest if session is not None else Interest()
-    refused = _update(call, interest)
+    _update(call, interest)
     body = call.body
-    results = refused + await call.broker.fetcher.read(call.principal, interest, body.max_bytes)
+    results = await call.broker.fetcher.read(call.principal, interest, body.max_bytes)
     missing_bytes = body.min_bytes - size_bytes(results)
     if missing_bytes <= 0 or body.max_wait_ms <= 0 or not interest.wants or any(got.error for got in results):
         return await _finish(call, session, interest, results)
@@ -57,24 +57,18 @@ def _session(call: Call) -> FetchSession | None:
     return call.sessions.resume(session_id, epoch)
 
 
-def _update(call: Call, interest: Interest) -> list[Got]:
-    """Take the request's partitions into the interest; what cannot be wanted comes back with its error."""
-    refused: list[Got] = []
+def _update(call: Call, interest: Interest) -> None:
+    """Take the request's partitions into the interest, and those out that it forgets."""
     by_id = call.version >= TOPIC_IDS_FROM
     for topic in call.body.topics:
         name = _name(call, topic, by_id)
         for p in topic.partitions:
             key = (topic.topic_id if by_id else topic.topic, p.partition)
-            want = Want(key, name or "", p.partition, p.fetch_offset, p.partition_max_bytes)
-            error = _refusal(name, p.current_leader_epoch if call.version >= 9 else -1)
-            if error is not None:
-                refused.append(Got(want, error=error))
-            else:
-                interest.add(want)
+            refusal = _refusal(name, p.current_leader_epoch if call.version >= 9 else -1)
+            interest.add(Want(key, name or "", p.partition, p.fetch_offset, p.partition_max_bytes, refusal))
     for topic in call.body.forgotten_topics_data if call.version >= SESSIONS_FROM else ():
         for index in topic.partitions:
             interest.remove((topic.topic_id if by_id else topic.topic, index))
-    return refused
 
 
 def _name(call: Call, topic: Struct, by_id: bool) -> str | None:

@@ -7,11 +7,13 @@ from types import SimpleNamespace as Struct
 from penstock.doors.kafka.api import Call, handles
 from penstock.doors.kafka.configs import config_entry
 from penstock.doors.kafka.errors import error_code
+from penstock.log.topics import Topic
 from penstock.model.errors import (
     InvalidAssignment,
     InvalidPartitions,
     InvalidReplication,
     InvalidRequest,
+    NotAllowed,
     PenstockError,
 )
 from penstock.model.ids import NO_TOPIC_ID
@@ -42,10 +44,17 @@ async def _create(call: Call, asked: Struct, repeated: bool) -> Struct:
             validate_only=call.body.validate_only,
         )
         reply.topic_id, reply.num_partitions, reply.replication_factor = topic.id, topic.partition_count, 1
-        reply.configs = [config_entry(v) for v in call.broker.observer.settings_of(topic)]
+        _describe_settings(call, topic, reply)
     except PenstockError as error:
         reply.error_code, reply.error_message = error_code(error), str(error)
     return reply
+
+
+def _describe_settings(call: Call, topic: Topic, reply: Struct) -> None:
+    try:
+        reply.configs = [config_entry(v) for v in call.broker.observer.settings_of(call.principal, topic)]
+    except NotAllowed as error:  # who may create a topic need not know its settings
+        reply.configs, reply.topic_config_error_code = None, error_code(error)
 
 
 def _partition_count(call: Call, asked: Struct) -> int | None:
@@ -110,7 +119,7 @@ async def _add_partitions(call: Call, asked: Struct, repeated: bool) -> Struct:
     try:
         if repeated:
             raise InvalidRequest(f"topic {asked.name!r} stands more than once in the request")
-        topic = call.broker.topics.get(asked.name)
+        topic = call.broker.observer.topic(call.principal, asked.name)
         added = asked.count - topic.partition_count
         if asked.assignments is not None and added > 0 and len(asked.assignments) != added:
             raise InvalidAssignment(f"{added} partitions are added, the assignment is for {len(asked.assignments)}")
