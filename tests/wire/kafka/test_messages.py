@@ -78,6 +78,11 @@ def test_a_header_with_tagged_fields_nobody_knows() -> None:
     assert raw[header.position :] == b"\x00\x01\x00\x00"
 
 
+def test_a_client_whose_name_is_no_text_is_served_all_the_same() -> None:
+    header = decode_header(bytes.fromhex("0003 0001 00000007 0003 4dfc6c 00000000"))
+    assert (header.client_id, header.position) == ("M\ufffdl", 13)
+
+
 def test_a_header_of_a_version_or_api_from_the_future_can_still_be_answered() -> None:
     for raw in (b"\x00\x12\x00\x63" + b"\x00\x00\x00\x07\x00\x01c", b"\x7f\xff\x00\x00" + b"\x00\x00\x00\x07\x00\x01c"):
         header = decode_header(raw)

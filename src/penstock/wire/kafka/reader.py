@@ -151,6 +151,8 @@ class Reader:
         try:
             return self.window[start : start + size].decode("utf-8")
         except UnicodeDecodeError as error:
+            if field is _CLIENT_ID:  # is only ever shown, and there are clients that take it from the host's locale
+                return self.window[start : start + size].decode("utf-8", "replace")
             raise Malformed(f"{field.name}: not UTF-8: {error.reason}") from None
 
     def raw(self, field: Field) -> bytes | None:
