@@ -171,6 +171,13 @@ async def test_offsets_are_deleted_unless_the_topic_is_read(house: House) -> Non
     assert [t.name for t in left.topics] == ["orders"]
 
 
+async def test_offsets_of_a_partition_that_is_not_there_cannot_be_deleted(house: House) -> None:
+    assert await commit(house, 8, "orders") == 0
+    topics = [Struct(name="orders", partitions=[Struct(partition_index=index) for index in (0, 99, -1)])]
+    reply = await house.now(ApiKey.OFFSET_DELETE, 0, group_id="readers", topics=topics)
+    assert [p.error_code for p in reply.topics[0].partitions] == [0, 3, 3]
+
+
 async def test_offsets_of_a_group_that_is_not_there_cannot_be_deleted(house: House) -> None:
     reply = await house.now(ApiKey.OFFSET_DELETE, 0, group_id="nobody", topics=[])
     assert (reply.error_code, reply.topics) == (69, [])

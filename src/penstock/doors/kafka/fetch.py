@@ -113,7 +113,10 @@ async def _silent(call: Call, interest: Interest, results: list[Got]) -> list[Go
     """A full answer names every partition that was asked for, also those with nothing to say."""
     told = {got.want.key for got in results}
     silent = [want for key, want in interest.wants.items() if key not in told]
-    return [await call.broker.fetcher.meet(call.principal, interest, want) for want in silent]
+    return [
+        Got(want, want.partition) if want.partition else await call.broker.fetcher.meet(call.principal, interest, want)
+        for want in silent
+    ]
 
 
 def _topic_of(got: Got) -> object:

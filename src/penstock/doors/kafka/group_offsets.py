@@ -38,14 +38,14 @@ def _name(call: Call, topic: Struct) -> _Named:
         return _Named("", error)
 
 
-def _check_exists(call: Call, name: str, index: int | None) -> None:
+def _check_exists(call: Call, name: str, index: int) -> None:
     """Nothing is kept for what does not exist. Who may not see the topic is told that, later, and not whether it is."""
     if not call.broker.authorizer.allows(call.principal, Operation.READ, Resource.TOPIC, name):
         return
     topic = call.broker.topics.by_name.get(name)
     if topic is None:
         raise UnknownTopic(f"there is no topic {name!r}")
-    if index is not None and not 0 <= index < topic.partition_count:
+    if not 0 <= index < topic.partition_count:
         raise UnknownPartition(f"topic {name!r} has {topic.partition_count} partitions, none is {index}")
 
 
@@ -232,7 +232,7 @@ async def offset_delete(call: Call) -> Reply:
             reply = Struct(partition_index=asked.partition_index, error_code=0)
             answered.partitions.append(reply)
             try:
-                _check_exists(call, topic.name, None)
+                _check_exists(call, topic.name, asked.partition_index)
             except PenstockError as error:
                 reply.error_code = error_code(error)
             else:
