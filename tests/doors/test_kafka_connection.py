@@ -9,6 +9,7 @@ import pytest
 from kafka_wire import Wire, batch
 
 from penstock.app import Server
+from penstock.broker.fetch import Interest, Want
 from penstock.config.settings import Settings
 from penstock.doors.kafka import connection, errors
 from penstock.doors.kafka.api import HANDLERS
@@ -321,3 +322,14 @@ async def test_partitions_are_described_page_by_page(wire: Wire) -> None:
         if cursor is None:
             break
     assert seen == [(name, index) for name in "ab" for index in range(3)]
+
+
+async def test_an_interest_that_was_closed_watches_nothing_any_more(kafka_door: KafkaDoor, wire: Wire) -> None:
+    await wire.create("orders")
+    partition = await kafka_door.broker.topics.open(kafka_door.broker.topics.get("orders"), 0)
+    interest, want = Interest(), Want("key", "orders", 0, 0, 1000)
+    interest.add(want)
+    interest.watch(want, partition)
+    interest.close()
+    interest.watch(want, partition)  # a read that was under way meanwhile
+    assert partition._watchers is None

@@ -55,6 +55,7 @@ class Interest:
     _watching: dict[Partition, list[Hashable]] = field(default_factory=dict)
     _arrived_bytes: int = 0  # since the last read began
     _needed_bytes: int = 0
+    _closed: bool = False
     _arrived: asyncio.Future[None] | None = None
 
     def add(self, want: Want) -> None:
@@ -74,6 +75,8 @@ class Interest:
             self._unwatch(want.partition, key)
 
     def watch(self, want: Want, partition: Partition) -> None:
+        if self._closed:
+            return  # its session was evicted while it was being read
         if want.partition is not None and want.partition is not partition:
             self._unwatch(want.partition, want.key)
         want.partition = partition
@@ -134,6 +137,7 @@ class Interest:
             _finish(self._arrived)
 
     def close(self) -> None:
+        self._closed = True
         for partition in self._watching:
             partition.unwatch(self._on_news)
         self._watching.clear()
