@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from penstock.log.partition import Partition
 from penstock.log.topics import Topics
-from penstock.model.errors import PenstockError, UnknownTopic
+from penstock.model.errors import PenstockError
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 from penstock.storage.engine import Slice
@@ -100,14 +100,14 @@ class Interest:
         self._arrived_bytes = 0
         return [self.wants[key] for key in self._news]
 
-    def seen(self, want: Want) -> None:
-        """Nothing more is there for now; it is not looked at again before something arrives."""
+    def take_up(self, want: Want) -> None:
+        """It is being read: what arrives from here on is news again."""
         self._news.pop(want.key, None)
 
-    def postpone(self, want: Want) -> None:
-        """Let others come first the next time: no partition starves behind a busy one."""
-        if want.key in self._news:
-            del self._news[want.key]
+    def put_back(self, want: Want) -> None:
+        """There is more, or an error to repeat. Others come first the next time: nobody starves behind a busy one."""
+        if self.wants.get(want.key) is want:
+            self._news.pop(want.key, None)
             self._news[want.key] = None
 
     def _on_news(self, partition: Partition, new_bytes: int) -> None:
@@ -164,7 +164,7 @@ class Fetcher:
             try:
                 await interest.wait(needed_bytes, max_wait_ms)
             finally:
-                del self._parked[interest]
+                self._parked.pop(interest, None)
 
     def release(self) -> None:
         """The server is about to stop: nobody waits any more."""
@@ -176,18 +176,23 @@ class Fetcher:
         """What is there now for every want that has news: data and errors, nothing for those without either."""
         results: list[Got] = []
         left_bytes = min(max_bytes, MAX_POLL_BYTES)
+        found_any = False  # one batch comes however little is allowed
         for want in interest.news():
-            if left_bytes <= 0 and any(
-                got.found is not None for got in results
-            ):  # one batch comes however little is allowed
+            if left_bytes <= 0 and found_any:
                 break
-            got = await self._read_one(principal, interest, want, left_bytes)
-            if got.error is None and got.found is not None and got.found.size_bytes == 0:
-                interest.seen(want)
+            interest.take_up(want)
+            try:
+                got = await self._read_one(principal, interest, want, left_bytes)
+            except BaseException:
+                interest.put_back(want)
+                raise
+            if got.found is not None and not got.found.size_bytes:
                 continue
-            interest.postpone(want)
+            interest.put_back(want)
             results.append(got)
-            left_bytes -= got.found.size_bytes if got.found is not None else 0
+            if got.found is not None:
+                left_bytes -= got.found.size_bytes
+                found_any = True
         return results
 
     async def _read_one(self, principal: Principal, interest: Interest, want: Want, left_bytes: int) -> Got:
@@ -215,22 +220,6 @@ class Fetcher:
         # Watched before it is read: what arrives in between is news.
         interest.watch(want, partition)
         return Got(want, partition)
-
-    async def poll(
-        self, principal: Principal, interest: Interest, min_bytes: int, max_bytes: int, max_wait_ms: int
-    ) -> list[Got]:
-        """Read; if that is too little, wait for more and read once again."""
-        results = await self.read(principal, interest, max_bytes)
-        missing = min_bytes - size_bytes(results)
-        if missing <= 0 or max_wait_ms <= 0 or any(got.error for got in results):
-            return results
-        await self.wait(interest, missing, max_wait_ms)
-        return await self.read(principal, interest, max_bytes)
-
-    def check_topic(self, principal: Principal, name: str) -> None:
-        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, name)
-        if name not in self._topics.by_name:
-            raise UnknownTopic(f"there is no topic {name!r}")
 
 
 def size_bytes(results: Iterable[Got]) -> int:

@@ -35,7 +35,27 @@ class Call:
 
 
 Reply = Struct | None  # None: the client asked for no answer
-Handler = Callable[[Call], Awaitable[Reply | Awaitable[Reply]]]
+
+
+class Later:
+    """A reply that something other than a coroutine will give. It is told at once, without a turn of the loop."""
+
+    __slots__ = ("_tell",)
+
+    def __init__(self) -> None:
+        self._tell: Callable[[Reply], None] | None = None
+
+    def when_settled(self, tell: Callable[[Reply], None]) -> None:
+        """To be called in the tick in which the handler returned this."""
+        self._tell = tell
+
+    def settle(self, reply: Reply) -> None:
+        """To be called in a later tick."""
+        assert self._tell is not None
+        self._tell(reply)
+
+
+Handler = Callable[[Call], Awaitable[Reply | Later | Awaitable[Reply]]]
 
 
 class Served(NamedTuple):
@@ -56,8 +76,8 @@ def handles(
 ) -> Callable[[Handler], Handler]:
     """Register a handler.
 
-    What it does before it returns happens in the order of the connection's requests. When it returns an awaitable, that
-    is awaited apart, so that later requests are begun meanwhile; its reply still takes its turn.
+    What it does before it returns happens in the order of the connection's requests. When it returns an awaitable, or
+    something to be settled later, later requests are begun meanwhile; its reply still takes its turn.
     """
 
     def register(handler: Handler) -> Handler:

@@ -13,10 +13,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Coroutine
+from functools import partial
 from types import SimpleNamespace as Struct
 from typing import TYPE_CHECKING, Any, cast
 
-from penstock.doors.kafka.api import HANDLERS, Call, Reply, Served
+from penstock.doors.kafka.api import HANDLERS, Call, Later, Reply, Served
 from penstock.doors.kafka.metadata import versions_reply
 from penstock.doors.kafka.produce import UnansweredFailure
 from penstock.model.errors import UnsupportedVersion
@@ -215,6 +216,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if result is None or isinstance(result, Struct):
             exchange.reply = result
             return
+        if isinstance(result, Later):
+            result.when_settled(partial(self._replied, exchange))
+            return
         task = exchange.task = self._task(result)
         task.add_done_callback(lambda task: self._finished(exchange, task))
         if self._closed:
@@ -244,8 +248,11 @@ class KafkaConnection(asyncio.BufferedProtocol):
             _log.error("kafka: a request from %s failed; closing its connection", self._host, exc_info=error)
             self.abort()
             return
-        exchange.reply = task.result()
         exchange.task = None
+        self._replied(exchange, task.result())
+
+    def _replied(self, exchange: Exchange, reply: Reply) -> None:
+        exchange.reply = reply
         self._flush()
 
     def _flush(self) -> None:

@@ -1,15 +1,18 @@
 """Produce: batches in, closed as they came; replies when they are durable."""
 
 import asyncio
-from collections.abc import Awaitable
+import logging
+from functools import partial
 from types import SimpleNamespace as Struct
 
-from penstock.doors.kafka.api import Call, Reply, handles
-from penstock.doors.kafka.errors import error_code
+from penstock.doors.kafka.api import Call, Later, Reply, handles
+from penstock.doors.kafka.errors import UNKNOWN_SERVER_ERROR, error_code
 from penstock.log.partition import Appended
 from penstock.log.topics import Topic
 from penstock.model.errors import InvalidRequest, PenstockError, UnsupportedVersion
 from penstock.wire.kafka.api import ApiKey
+
+_log = logging.getLogger(__name__)
 
 INVALID_REQUIRED_ACKS = 21
 _ACKS = (-1, 0, 1)
@@ -22,7 +25,7 @@ class UnansweredFailure(Exception):
 # Versions below 3 carry older record formats. They are advertised all the same: librdkafka takes their absence for a
 # broker that cannot compress (KAFKA-18659).
 @handles(ApiKey.PRODUCE, 3, 13, advertise_from=0)
-async def produce(call: Call) -> Reply | Awaitable[Reply]:
+async def produce(call: Call) -> Reply | Later:
     body = call.body
     response = Struct(responses=[])
     pending: list[tuple[Struct, Appended]] = []
@@ -50,8 +53,8 @@ async def produce(call: Call) -> Reply | Awaitable[Reply]:
     if body.acks == 0:
         if any(reply.error_code for topic in response.responses for reply in topic.partition_responses):
             raise UnansweredFailure
-        return _written(pending)
-    return _when_durable(response, pending) if pending else response
+        return _Durable(None, pending) if pending else None
+    return _Durable(response, pending) if pending else response
 
 
 def _topic(call: Call, topic_data: Struct) -> tuple[Topic | None, PenstockError | None]:
@@ -72,25 +75,36 @@ class _InvalidAcks(InvalidRequest):
     pass
 
 
-async def _when_durable(response: Struct, pending: list[tuple[Struct, Appended]]) -> Reply:
-    for reply, appended in pending:
-        try:
-            await appended.durable
-        except PenstockError as error:
-            _refuse(reply, error)
-        else:
+class _Durable(Later):
+    """Settled when every batch of a request is durable, or has failed.
+
+    A request without acks is settled then too, with no reply: it counts as under way until it is written, so a flood
+    stays bounded.
+    """
+
+    __slots__ = ("_left", "_response")
+
+    def __init__(self, response: Reply, pending: list[tuple[Struct, Appended]]) -> None:
+        super().__init__()
+        self._response = response
+        self._left = len(pending)
+        for reply, appended in pending:
+            appended.durable.add_done_callback(partial(self._settled, reply, appended))
+
+    def _settled(self, reply: Struct, appended: Appended, durable: asyncio.Future[None]) -> None:
+        failure = durable.exception()
+        if failure is None:
             reply.base_offset = appended.base_offset
             reply.log_append_time_ms = appended.append_time_ms
             reply.log_start_offset = appended.start_offset
-    return response
-
-
-async def _written(pending: list[tuple[Struct, Appended]]) -> Reply:
-    """Nobody waits for a reply, but the request counts as under way until it is written: a flood stays bounded."""
-    for _, appended in pending:
-        await asyncio.wait([appended.durable])
-        appended.durable.exception()  # marked as seen; the engine has logged it
-    return None
+        elif isinstance(failure, PenstockError):
+            _refuse(reply, failure)
+        else:
+            _log.error("kafka: a write failed for a reason that is not the disk's", exc_info=failure)
+            reply.error_code = UNKNOWN_SERVER_ERROR
+        self._left -= 1
+        if not self._left:
+            self.settle(self._response)
 
 
 def _refuse(reply: Struct, error: PenstockError) -> None:
