@@ -77,7 +77,7 @@ NOTES = {
     "Many topics": "Every partition holds one message, which is checked after each restart. " + SESSION_NOTE,
     "Throughput": "Client busy is the share of one core's time that the load generator itself used, at most over the "
     "peers: near 1 and above, the client is what was measured, and a higher number needs a bigger machine.",
-    BEST: "On a virtual machine the first touch of a memory page may cost the host more than the write that touches it: "
+    BEST: "On a virtual machine the first touch of a memory page may cost the host more than the write that needs it: "
     "a run that happens to get such pages for its page cache takes up to twice as long, whoever is measured. The best "
     "repetition of each peer is the one with the least of that.",
     "Server's processor time": "Seconds of all processes of the server, user and system, per GB of message values.",
