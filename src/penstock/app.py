@@ -73,6 +73,8 @@ class Server:
                 ) from error
             self.doors.append(door)
             _log.info("%s listening on %s", door.name, address)
+            if not _is_loopback(address):
+                _log.warning("everyone who reaches %s may do everything: this server knows no users yet", address)
         # What lives now lives long: leave it out of every later garbage collection.
         gc.collect()
         gc.freeze()
@@ -188,6 +190,10 @@ class Server:
             await self._housekeeper.stop()
         if self._topics is not None:
             await self._topics.close()
+
+
+def _is_loopback(address: str) -> bool:
+    return address.startswith(("127.", "[::1]", "localhost:"))
 
 
 async def _serve(settings: Settings) -> int:
