@@ -20,7 +20,7 @@ from penstock.broker.publish import Publisher
 from penstock.config import Settings
 from penstock.doors.door import Door
 from penstock.doors.kafka.door import KafkaDoor
-from penstock.doors.listener import Limits
+from penstock.doors.limits import Limits
 from penstock.log.housekeeper import Housekeeper
 from penstock.log.identities import Identities
 from penstock.log.settings import check_setting

@@ -288,6 +288,31 @@ async def test_a_silent_connection_is_closed_and_a_waiting_one_is_not(settings: 
     await server.stop()
 
 
+async def test_requests_that_never_arrive_whole_are_bounded_and_do_not_stop_others(
+    kafka_door: KafkaDoor, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    await wire.create("orders")
+    kafka_door.limits.max_held_bytes, kafka_door.limits.stuck_s = 3 << 20, 0.1
+    strangers = [await Wire.open(kafka_door.listener.port) for _ in range(3)]
+    for stranger in strangers:
+        stranger.send_raw(struct.pack(">ihh", 50 << 20, ApiKey.PRODUCE, 9) + bytes(1 << 20))
+    closing = [asyncio.create_task(stranger.closed()) for stranger in strangers]
+    done, _ = await asyncio.wait(closing, timeout=10, return_when=asyncio.FIRST_COMPLETED)
+    assert done
+    for number in range(5):
+        assert await wire.produce("orders", b"unharmed") == number
+    assert kafka_door.limits.held_bytes <= (3 << 20) + (16 << 20)
+    assert "max_pending_bytes" in caplog.text
+    for stranger in strangers:
+        await stranger.close()
+    await asyncio.wait(closing, timeout=10)
+    async with asyncio.timeout(10):
+        while len(kafka_door.listener.connections) > 1:
+            kafka_door.listener._changed.clear()
+            await kafka_door.listener._changed.wait()
+    assert kafka_door.limits.held_bytes == 0
+
+
 async def test_draining_answers_what_is_under_way(kafka_door: KafkaDoor, wire: Wire) -> None:
     await wire.create("orders")
     wire.send_fetch("orders", 0, wait_ms=60_000)

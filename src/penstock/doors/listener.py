@@ -1,66 +1,15 @@
-"""Sockets: listening, counting connections, and the memory that requests under way may take.
-
-One Limits object is shared by all doors of a server, so a flood at one door cannot starve another of memory.
-"""
+"""Sockets: listening, counting connections, closing silent ones, draining."""
 
 import asyncio
 import logging
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Protocol
+
+from penstock.doors.limits import Connection, Limits
 
 _log = logging.getLogger(__name__)
 
 BACKLOG = 1024
-
-
-class Connection(Protocol):
-    """A connection as its listener sees it."""
-
-    def idle(self) -> bool:
-        """Whether every request received was answered."""
-        ...
-
-    def stop_reading(self) -> None: ...
-
-    def resume_reading(self) -> None:
-        """Called when the memory of requests under way has room again."""
-        ...
-
-    def abort(self) -> None: ...
-
-
-@dataclass(slots=True)
-class Limits:
-    """Bounds over all connections of a server."""
-
-    max_connections: int = 10_000
-    max_held_bytes: int = 256 << 20  # requests received and not yet answered, over all connections
-    connections: int = 0
-    held_bytes: int = 0
-    _waiting: dict[Connection, None] = field(default_factory=dict)
-
-    def hold(self, size_bytes: int) -> None:
-        self.held_bytes += size_bytes
-
-    def release(self, size_bytes: int) -> None:
-        self.held_bytes -= size_bytes
-        if self._waiting and not self.exhausted:
-            waiting, self._waiting = self._waiting, {}
-            for connection in waiting:
-                connection.resume_reading()
-
-    @property
-    def exhausted(self) -> bool:
-        return self.held_bytes >= self.max_held_bytes
-
-    def wait(self, connection: Connection) -> None:
-        """Have this connection resumed when there is room; it has stopped reading."""
-        self._waiting[connection] = None
-
-    def forget(self, connection: Connection) -> None:
-        self._waiting.pop(connection, None)
 
 
 class Listener:

@@ -69,7 +69,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._principal: Principal = ANONYMOUS
         self._frames: deque[memoryview] = deque()
         self._exchanges: deque[Exchange] = deque()
-        self._held_bytes = 0
+        self._unfinished_bytes = 0  # memory set aside for a request that is still arriving
         self._reading = True
         self._draining = False
         self._closed = False
@@ -99,11 +99,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         try:
             while (frame := receiver.next_frame()) is not None:
                 self._frames.append(frame)
-                self._held_bytes += len(frame)
-                self._door.limits.hold(len(frame))
+                self._door.limits.hold(self, len(frame))
         except Malformed as error:
             self._fail(error)
             return
+        if receiver.unfinished_bytes != self._unfinished_bytes:
+            self._door.limits.hold(self, receiver.unfinished_bytes - self._unfinished_bytes)
+            self._unfinished_bytes = receiver.unfinished_bytes
         if self._frames:
             self._door.listener.heard(self)
             self._notify()
@@ -115,8 +117,6 @@ class KafkaConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._door.listener.gone(self)
-        self._door.limits.release(self._held_bytes)
-        self._held_bytes = 0
         # What was begun is carried through: cancelling it half-way could leave a fact recorded and not shown. Only
         # readers, who change nothing and may wait for long, are sent home.
         for exchange in self._exchanges:
@@ -127,7 +127,9 @@ class KafkaConnection(asyncio.BufferedProtocol):
         self._notify()
 
     def pause_writing(self) -> None:
+        # A client that does not take its replies is not read from either: what it sends would only pile up here.
         self._writable = False
+        self._pause()
 
     def resume_writing(self) -> None:
         self._writable = True
@@ -158,7 +160,13 @@ class KafkaConnection(asyncio.BufferedProtocol):
         if self._door.limits.exhausted:
             self._door.limits.wait(self)
             return True
-        return self._held_bytes >= MAX_HELD_BYTES or len(self._exchanges) + len(self._frames) >= MAX_REQUESTS_UNDER_WAY
+        under_way = len(self._exchanges) + len(self._frames)
+        return not self._writable or under_way >= MAX_REQUESTS_UNDER_WAY or self._held_bytes >= MAX_HELD_BYTES
+
+    @property
+    def _held_bytes(self) -> int:
+        """Of whole requests. One that is still arriving may be larger than all others together."""
+        return self._door.limits.held_by(self) - self._unfinished_bytes
 
     def _pause(self) -> None:
         if self._reading and self._transport is not None and not self._transport.is_closing():
@@ -268,8 +276,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
                 if header.api_key == ApiKey.API_VERSIONS and exchange.reply.error_code == UNSUPPORTED_VERSION:
                     version = 0
                 transport.writelines(encode_response(header.api_key, version, header.correlation_id, exchange.reply))
-            self._held_bytes -= exchange.size_bytes
-            self._door.limits.release(exchange.size_bytes)
+            self._door.limits.release(self, exchange.size_bytes)
         if not self._reading:
             self.resume_reading()
         if not exchanges and not self._frames:

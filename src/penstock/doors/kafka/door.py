@@ -5,7 +5,8 @@ from penstock.doors.kafka import configs, fetch, group_admin, group_offsets, gro
 from penstock.doors.kafka.api import Advertised
 from penstock.doors.kafka.connection import KafkaConnection
 from penstock.doors.kafka.sessions import FetchSessions
-from penstock.doors.listener import Limits, Listener
+from penstock.doors.limits import Limits
+from penstock.doors.listener import Listener
 
 # Importing these modules is what registers their handlers.
 HANDLER_MODULES = (configs, fetch, group_admin, group_offsets, groups, metadata, offsets, produce, topics)

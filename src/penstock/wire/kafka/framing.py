@@ -46,6 +46,11 @@ class Receiver:
         """Received, and not yet handed out as part of a frame."""
         return self._stop - self._start + self._large_stop
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Memory set aside for a large frame that is still arriving."""
+        return len(self._large) if self._large is not None else 0
+
     def get_buffer(self, _size_hint: int = -1) -> memoryview:
         """Writable memory for the next bytes of the stream; not empty once every whole frame was taken."""
         if self._large is not None:
