@@ -13,6 +13,8 @@ from confluent_kafka import KafkaException
 
 Answer = TypeVar("Answer")
 
+DELETION_S = 1.0  # every peer removes the files of a deleted topic within that
+
 _numbers = itertools.count()
 
 
@@ -21,7 +23,8 @@ def fresh_name(text: str) -> str:
 
 
 def settle_disk() -> None:
-    """What others wrote reaches the disk before the clock starts, so that nobody pays for it but they."""
+    """What others wrote reaches the disk, and what they deleted is gone, before the clock starts: nobody pays for it."""
+    time.sleep(DELETION_S)
     os.sync()
 
 

@@ -2,7 +2,7 @@
 
 The jars come from Maven Central by `pom.xml` beside this file, once, into `.make/kafka-<version>`. Settings differ from
 Kafka's defaults only where one node demands it (replication factors of internal topics) and where a default would slow
-Kafka down in a comparison (the pause before a group's first rebalance).
+Kafka down in a comparison (the pause before a group's first rebalance), or others (deleted logs that stay in memory).
 """
 
 import shutil
@@ -115,6 +115,8 @@ class Kafka:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
+            # By default a deleted log keeps its page cache for a minute, and whoever is measured next has to do without.
+            "log.segment.delete.delay.ms": "0",
         } | self._settings
         return "".join(f"{key}={value}\n" for key, value in settings.items())
 
