@@ -7,7 +7,7 @@ from types import TracebackType
 from confluent_kafka import Consumer, TopicPartition
 
 from bench import clients
-from bench.loads import fresh_name, settle_disk, until_answered
+from bench.loads import fresh_name, settle, until_answered
 from bench.loads.lifecycle import timed_start
 from bench.peers import Peer
 
@@ -49,7 +49,7 @@ def memory(peer: Peer, *, volume_bytes: int) -> dict[str, float]:
     for share, name in ((0.1, "tenth"), (1.0, "whole")):
         topic = fresh_name("memory")
         count = int(volume_bytes * share) // SIZE_BYTES
-        settle_disk()
+        settle(peer.data)
         with PeakMemory(peer) as watch:
             clients.run("produce", peer.kafka, topic, count=count, size=SIZE_BYTES)
             clients.run("consume", peer.kafka, topic, count=count, size=SIZE_BYTES)

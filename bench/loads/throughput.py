@@ -3,7 +3,7 @@
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench import clients
-from bench.loads import fresh_name, settle_disk
+from bench.loads import fresh_name, settle
 from bench.peers import Peer
 
 GB = 1e9
@@ -16,7 +16,7 @@ def throughput(peer: Peer, *, size_bytes: int, partitions: int, count: int) -> d
     volume_gb = count * size_bytes / GB
     numbers: dict[str, float] = {}
     for verb in ("produce", "consume"):
-        settle_disk()
+        settle(peer.data)
         cpu_before_s = peer.cpu_seconds()
         ran = clients.run(verb, peer.kafka, topic, count=count, size=size_bytes, partitions=partitions)
         numbers[f"{verb}_msg_s"] = ran["messages"] / ran["seconds"]
@@ -30,6 +30,6 @@ def throughput(peer: Peer, *, size_bytes: int, partitions: int, count: int) -> d
 def latency(peer: Peer, *, count: int) -> dict[str, float]:
     """One message of 100 bytes at a time, acks=all, no linger: the time from produce() to its delivery report."""
     topic = fresh_name("latency")
-    settle_disk()
+    settle(peer.data)
     ran = clients.run("latency", peer.kafka, topic, count=count, size=100)
     return {name: float(ran[name]) for name in ("p50_ms", "p99_ms", "max_ms")}

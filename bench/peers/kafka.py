@@ -115,7 +115,7 @@ class Kafka:
             "transaction.state.log.replication.factor": "1",
             "transaction.state.log.min.isr": "1",
             "group.initial.rebalance.delay.ms": "0",
-            # By default a deleted log keeps its page cache for a minute, and whoever is measured next has to do without.
+            # By default a deleted log keeps its page cache for a minute; whoever is measured next would do without.
             "log.segment.delete.delay.ms": "0",
         } | self._settings
         return "".join(f"{key}={value}\n" for key, value in settings.items())
