@@ -77,10 +77,6 @@ class NotAllowed(PenstockError):
     """The principal may not do this."""
 
 
-class PolicyViolation(PenstockError):
-    pass
-
-
 class LimitReached(PenstockError):
     """A named bound of the server is reached; the message names the bound."""
 
@@ -127,10 +123,6 @@ class InvalidProducerEpoch(PenstockError):
     pass
 
 
-class UnknownProducer(PenstockError):
-    pass
-
-
 # -- groups -------------------------------------------------------------------------------------------------
 
 
@@ -155,10 +147,6 @@ class InconsistentProtocol(PenstockError):
 
 
 class InvalidSessionTimeout(PenstockError):
-    pass
-
-
-class MemberIdRequired(PenstockError):
     pass
 
 
