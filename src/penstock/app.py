@@ -15,12 +15,19 @@ from penstock.broker.administer import Administrator
 from penstock.broker.broker import Broker
 from penstock.broker.coordinate import Coordinator, GroupSettings
 from penstock.broker.fetch import Fetcher
+from penstock.broker.gather import Gatherer
 from penstock.broker.observe import Observer
 from penstock.broker.publish import Publisher
+from penstock.broker.queues import Queues
+from penstock.broker.read import Readers
+from penstock.broker.route import Routers
 from penstock.config import Settings
 from penstock.doors.door import Door
+from penstock.doors.http.door import HttpDoor
 from penstock.doors.kafka.door import KafkaDoor
 from penstock.doors.limits import Limits
+from penstock.doors.line.door import LineDoor
+from penstock.doors.udp.door import UdpDoor
 from penstock.log.housekeeper import Housekeeper
 from penstock.log.identities import Identities
 from penstock.log.settings import check_setting
@@ -37,6 +44,8 @@ from penstock.storage.memory import MemoryEngine
 _log = logging.getLogger("penstock")
 
 GROUPS_LEDGER = f"{INTERNAL_PREFIX}groups"
+QUEUES_LEDGER = f"{INTERNAL_PREFIX}queues"
+ROUTERS_LEDGER = f"{INTERNAL_PREFIX}routers"
 IDENTITIES_LEDGER = f"{INTERNAL_PREFIX}identities"
 
 EXIT_OK = 0
@@ -100,27 +109,53 @@ class Server:
         )
         await coordinator.start()
         await coordinator.keep_only_topics(topics.by_name)
+        publisher = Publisher(topics, authorizer)
+        administrator = Administrator(
+            topics,
+            authorizer,
+            default_partitions=settings.default_partitions,
+            auto_create_topics=settings.auto_create_topics,
+            topic_deleted=self._forget_topic,
+        )
+        gatherer = Gatherer(topics, administrator, publisher)
+        queues = Queues(
+            await topics.open_ledger(QUEUES_LEDGER),
+            topics,
+            self.clock,
+            authorizer,
+            administrator,
+            gatherer,
+            max_views=settings.max_views,
+        )
+        routers = Routers(await topics.open_ledger(ROUTERS_LEDGER), topics, authorizer, administrator, gatherer, queues)
         await topics.sweep()
+        await queues.start()
+        await routers.start()
         housekeeper.start()
         return Broker(
             node_id=settings.node_id,
             clock=self.clock,
             authorizer=authorizer,
             topics=topics,
-            publisher=Publisher(topics, authorizer),
+            publisher=publisher,
             fetcher=Fetcher(topics, authorizer),
             observer=Observer(topics, authorizer),
-            administrator=Administrator(
-                topics,
-                authorizer,
-                default_partitions=settings.default_partitions,
-                auto_create_topics=settings.auto_create_topics,
-                topic_deleted=coordinator.forget_topic,
-            ),
+            administrator=administrator,
             coordinator=coordinator,
+            gatherer=gatherer,
+            readers=Readers(topics, authorizer),
+            queues=queues,
+            routers=routers,
             identities=identities,
             about=self._about(),
         )
+
+    async def _forget_topic(self, name: str) -> None:
+        """A topic was deleted: so is all that is kept elsewhere about it."""
+        assert self._broker is not None
+        await self._broker.coordinator.forget_topic(name)
+        await self._broker.routers.forget_topic(name)
+        await self._broker.queues.forget_topic(name)
 
     def _engines(self) -> Engines:
         memory = MemoryEngine(self.clock)
@@ -175,6 +210,30 @@ class Server:
                     advertised_port=advertised.port if advertised else None,
                 )
             )
+        if settings.line is not None:
+            doors.append(
+                LineDoor(
+                    broker,
+                    settings.line.host,
+                    settings.line.port,
+                    limits=limits,
+                    max_request_bytes=settings.max_request_bytes,
+                    max_silence_s=settings.connection_idle_ms / 1000,
+                )
+            )
+        if settings.udp is not None:
+            doors.append(UdpDoor(broker, settings.udp.host, settings.udp.port))
+        if settings.http is not None:
+            doors.append(
+                HttpDoor(
+                    broker,
+                    settings.http.host,
+                    settings.http.port,
+                    limits=limits,
+                    max_body_bytes=settings.max_body_bytes,
+                    max_silence_s=settings.connection_idle_ms / 1000,
+                )
+            )
         return doors
 
     async def stop(self) -> None:
@@ -182,9 +241,13 @@ class Server:
         if self._broker is not None:
             self._broker.coordinator.release()
             self._broker.fetcher.release()
+            self._broker.readers.release()
+            self._broker.queues.release()
         await asyncio.gather(*(door.drain(self.settings.drain_timeout_s) for door in self.doors))
         await asyncio.gather(*(door.close() for door in self.doors))
         if self._broker is not None:
+            await self._broker.routers.stop()
+            await self._broker.queues.stop()
             await self._broker.coordinator.stop()
         if self._housekeeper is not None:
             await self._housekeeper.stop()

@@ -6,8 +6,12 @@ from dataclasses import dataclass
 from penstock.broker.administer import Administrator
 from penstock.broker.coordinate import Coordinator
 from penstock.broker.fetch import Fetcher
+from penstock.broker.gather import Gatherer
 from penstock.broker.observe import Observer
 from penstock.broker.publish import Publisher
+from penstock.broker.queues import Queues
+from penstock.broker.read import Readers
+from penstock.broker.route import Routers
 from penstock.log.identities import Identities
 from penstock.log.topics import Topics
 from penstock.model.clock import Clock
@@ -25,5 +29,9 @@ class Broker:
     observer: Observer
     administrator: Administrator
     coordinator: Coordinator
+    gatherer: Gatherer
+    readers: Readers
+    queues: Queues
+    routers: Routers
     identities: Identities
     about: Mapping[str, str]  # settings of the server that tools may show, under their Kafka names

@@ -77,6 +77,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     connection_idle_ms: Annotated[int, Duration(1000), "A connection that is silent for so long is closed."] = 600_000
     max_connections: Annotated[int, Count(1, INT32_MAX), "Connections open at once, over all doors."] = 10_000
 
+    # -- Native doors
+    line: Annotated[
+        Listen | None, Address(), "Address of the line door: text commands, and the protocol of the Python client."
+    ] = Listen("127.0.0.1", 7070)
+    udp: Annotated[Listen | None, Address(), "Address of the UDP door: one datagram, one message."] = Listen(
+        "127.0.0.1", 7071
+    )
+    http: Annotated[Listen | None, Address(), "Address of the HTTP door: REST, server-sent events, WebSocket."] = (
+        Listen("127.0.0.1", 1337)
+    )
+    max_body_bytes: Annotated[int, Size(1024, INT32_MAX), "Largest body of an HTTP request."] = 16 << 20
+    max_views: Annotated[int, Count(1, INT32_MAX), "Queue views the server will keep, over all topics."] = 10_000
+
     # -- Groups
     group_initial_rebalance_delay_ms: Annotated[
         int, Duration(0), "How long the first member of an empty group waits for others to join it."
@@ -111,7 +124,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # The heading in the reference under which a setting and those after it stand.
-SECTIONS = {"data": "Storage", "kafka": "Kafka door", "group_initial_rebalance_delay_ms": "Groups", "node_id": "Server"}
+SECTIONS = {
+    "data": "Storage",
+    "kafka": "Kafka door",
+    "line": "Native doors",
+    "group_initial_rebalance_delay_ms": "Groups",
+    "node_id": "Server",
+}
 
 
 class Setting(NamedTuple):

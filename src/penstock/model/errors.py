@@ -158,6 +158,37 @@ class GroupFull(PenstockError):
     pass
 
 
+# -- queue views, subscriptions and routers -----------------------------------------------------------------
+
+
+class UnknownView(PenstockError):
+    pass
+
+
+class ViewExists(PenstockError):
+    pass
+
+
+class InvalidViewName(PenstockError):
+    pass
+
+
+class LeaseLost(PenstockError):
+    """The message is no longer this consumer's to settle: its lease ended and somebody else has it."""
+
+
+class SlowSubscriber(PenstockError):
+    """A pub/sub subscription fell further behind than it may, and asked to be ended rather than to miss messages."""
+
+
+class UnknownRouter(PenstockError):
+    pass
+
+
+class RouterExists(PenstockError):
+    pass
+
+
 # -- fetch sessions and leadership --------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ class Operation(enum.Enum):
 class Resource(enum.Enum):
     TOPIC = "topic"
     GROUP = "group"
+    QUEUE = "queue"  # a queue view, named `<topic>/<view>`
     CLUSTER = "cluster"
     TRANSACTIONAL_ID = "transactional-id"
 

@@ -24,6 +24,7 @@ from types import TracebackType
 
 READY_LINE = re.compile(r"penstock ready")
 DOOR_LINE = re.compile(r"(\w+) listening on (\S+:\d+)")
+DOORS = ("kafka", "line", "udp", "http")  # each on a free port unless the test says otherwise
 POLL_S = 0.01
 
 
@@ -51,7 +52,7 @@ class Server:
         self._home = Path(tempfile.mkdtemp(prefix="penstock-"))
         self.data = Path(data) if data is not None else self._home / "data"
         self.doors: dict[str, str] = {}
-        self.settings: dict[str, object] = {"kafka": "127.0.0.1:0", **settings}
+        self.settings: dict[str, object] = {**dict.fromkeys(DOORS, "127.0.0.1:0"), **settings}
         self._command = list(command)
         self._environment = environment or {}
         self._start_timeout_s = start_timeout_s
@@ -135,6 +136,20 @@ class Server:
     def kafka(self) -> str:
         """The Kafka door's real address, `host:port`."""
         return self.doors["kafka"]
+
+    @property
+    def line(self) -> str:
+        """The line door's real address, `host:port`: what `penstock.Client` connects to."""
+        return self.doors["line"]
+
+    @property
+    def udp(self) -> str:
+        return self.doors["udp"]
+
+    @property
+    def http(self) -> str:
+        """The HTTP door's base address, `http://host:port`."""
+        return f"http://{self.doors['http']}"
 
     @property
     def pid(self) -> int:

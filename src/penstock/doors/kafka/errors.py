@@ -47,6 +47,14 @@ CODES: dict[type[e.PenstockError], int] = {
     e.StorageFull: 56,
     e.Conflict: 6,
     e.NotAllowed: 29,
+    # Nothing of Kafka's protocol reaches these yet; the nearest codes of share groups and of requests.
+    e.LeaseLost: 121,
+    e.UnknownView: 42,
+    e.ViewExists: 42,
+    e.InvalidViewName: 42,
+    e.UnknownRouter: 42,
+    e.RouterExists: 42,
+    e.SlowSubscriber: 42,
 }
 
 TOPIC_AUTHORIZATION_FAILED = 29

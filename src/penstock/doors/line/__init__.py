@@ -1,0 +1,1 @@
+"""The line door: text commands and the binary protocol on one port."""

@@ -1,0 +1,1 @@
+"""The UDP door: one datagram, one message."""

@@ -1,0 +1,1 @@
+"""The text protocol: lines that a person can type."""

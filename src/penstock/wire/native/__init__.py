@@ -1,0 +1,1 @@
+"""Penstock's own binary protocol: frames of MessagePack with record batches inside. `docs/protocol.md` is its law."""

@@ -1,0 +1,482 @@
+"""The messages of the binary protocol, one class each, in the order in which their fields stand on the wire.
+
+A body is a MessagePack array of the fields; fields may be added at its end, and a reader passes over those it does not
+know. Record batches travel as `bin`, byte for byte as Kafka's format 2 has them and as they are stored.
+
+    request           answered by          a request is answered exactly once, under its correlation id, in any order
+    reply, failure    end of a request
+    push              comes any time, under the correlation id of the request that subscribed
+"""
+
+from typing import ClassVar
+
+import msgspec
+
+VERSION = 1
+
+
+class Message(msgspec.Struct, array_like=True):
+    KIND: ClassVar[int] = 0
+
+
+Pair = tuple[str, bytes | None]  # a record header
+Receipt = tuple[int, int]  # place, lease number
+MatchFields = dict[str, str | bool | dict[str, str]]  # key, pattern, headers, any_header: what is given
+Settings = dict[str, int | float | str | bool | None]  # of a queue view, by their names in docs/queues.md
+
+
+# -- the session --------------------------------------------------------------------------------------------
+
+
+class Hello(Message):
+    KIND: ClassVar[int] = 0x01
+    version: int
+    client: str
+    user: str | None = None
+    secret: str | None = None
+
+
+class Welcome(Message):
+    KIND: ClassVar[int] = 0x81
+    version: int
+    server: str
+    cluster_id: str
+    max_frame_bytes: int
+
+
+class Ping(Message):
+    KIND: ClassVar[int] = 0x02
+
+
+class Done(Message):
+    """The reply of every request that has nothing to tell; `count` where something is counted."""
+
+    KIND: ClassVar[int] = 0x82
+    count: int = 0
+
+
+class Failure(Message):
+    """The request failed, or a subscription ended. `code` is the name of the error as docs/protocol.md lists them."""
+
+    KIND: ClassVar[int] = 0xFF
+    code: str
+    message: str
+    retriable: bool = False
+
+
+# -- topics -------------------------------------------------------------------------------------------------
+
+
+class FindTopic(Message):
+    """Is there such a topic? `create`: make it if the server makes topics on first use."""
+
+    KIND: ClassVar[int] = 0x10
+    name: str
+    create: bool = True
+
+
+class ListTopics(Message):
+    KIND: ClassVar[int] = 0x11
+
+
+class TopicInfo(msgspec.Struct, array_like=True):
+    name: str
+    partitions: int
+    settings: dict[str, str]  # those that were set for this topic
+
+
+class Topics(Message):
+    """The reply to FindTopic, ListTopics and CreateTopic."""
+
+    KIND: ClassVar[int] = 0x91
+    topics: list[TopicInfo]
+
+
+class CreateTopic(Message):
+    KIND: ClassVar[int] = 0x12
+    name: str
+    partitions: int | None = None
+    settings: dict[str, str] = {}
+
+
+class DeleteTopic(Message):
+    KIND: ClassVar[int] = 0x13
+    name: str
+
+
+class AlterTopic(Message):
+    """Set these settings, None takes one back; grow to so many partitions."""
+
+    KIND: ClassVar[int] = 0x14
+    name: str
+    settings: dict[str, str | None] = {}
+    partitions: int | None = None
+
+
+# -- publishing ---------------------------------------------------------------------------------------------
+
+
+class TakeProducerId(Message):
+    KIND: ClassVar[int] = 0x20
+
+
+class ProducerId(Message):
+    KIND: ClassVar[int] = 0xA0
+    producer_id: int
+    epoch: int
+
+
+class Batch(msgspec.Struct, array_like=True):
+    topic: str
+    partition: int
+    batch: bytes  # one record batch; in a request a view into the frame
+
+
+class IncomingBatch(msgspec.Struct, array_like=True):
+    """As Batch, decoded without a copy."""
+
+    topic: str
+    partition: int
+    batch: memoryview
+
+
+class Publish(Message):
+    """acks: 0 none (there is no reply), 1 leader, -1 all. The order is that of the request and of the connection."""
+
+    KIND: ClassVar[int] = 0x21
+    acks: int
+    batches: list[Batch]
+
+
+class IncomingPublish(Message):
+    KIND: ClassVar[int] = 0x21
+    acks: int
+    batches: list[IncomingBatch]
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """One batch of a publish: where it went, or why it did not."""
+
+    base_offset: int
+    append_time_ms: int = -1
+    error: str | None = None
+    message: str = ""
+    retriable: bool = False
+
+
+class Published(Message):
+    KIND: ClassVar[int] = 0xA1
+    results: list[Stored]
+
+
+# -- reading the log ----------------------------------------------------------------------------------------
+
+
+class ListOffsets(Message):
+    """Where a partition begins and ends; with a time, the first record at or after it (its end if there is none)."""
+
+    KIND: ClassVar[int] = 0x30
+    topic: str
+    partition: int
+    timestamp_ms: int | None = None
+
+
+class Offsets(Message):
+    KIND: ClassVar[int] = 0xB0
+    start: int
+    end: int
+    found: int = -1
+
+
+class Fetch(Message):
+    """Stored batches from the one that holds `offset`, at least one if there is any; waits for the first."""
+
+    KIND: ClassVar[int] = 0x31
+    topic: str
+    partition: int
+    offset: int
+    max_bytes: int
+    wait_ms: int
+
+
+class Fetched(Message):
+    KIND: ClassVar[int] = 0xB1
+    batches: bytes  # whole batches back to back; the first may hold records before `offset`
+    next_offset: int
+    start: int
+    end: int
+
+
+class Commit(Message):
+    """Offsets that a group has read up to."""
+
+    KIND: ClassVar[int] = 0x32
+    group: str
+    offsets: list[tuple[str, int, int]]  # topic, partition, next offset to read
+
+
+class Committed(Message):
+    """What a group committed, of one topic or of all. Replied with Commits."""
+
+    KIND: ClassVar[int] = 0x33
+    group: str
+    topic: str | None = None
+
+
+class Commits(Message):
+    KIND: ClassVar[int] = 0xB3
+    offsets: list[tuple[str, int, int]]
+
+
+# -- subscriptions that push --------------------------------------------------------------------------------
+
+
+class SubscribePubSub(Message):
+    """Everything from now on, at most `credit` messages ahead of AddCredit. Replied with Done, then Records come."""
+
+    KIND: ClassVar[int] = 0x40
+    topic: str
+    credit: int
+    matches: list[MatchFields] = []
+    max_behind: int = 10_000
+    overflow: str = "drop-oldest"  # or disconnect
+
+
+class SubscribeLog(Message):
+    """Records from the given offsets on (partitions not named: from the earliest or the latest), filtered."""
+
+    KIND: ClassVar[int] = 0x41
+    topic: str
+    credit: int
+    offsets: dict[int, int] = {}
+    timestamp_ms: int | None = None
+    earliest: bool = True
+    matches: list[MatchFields] = []
+
+
+class Records(Message):
+    """A push: batches of opened records (offsets may have gaps), and how many were dropped before them."""
+
+    KIND: ClassVar[int] = 0xC0
+    batches: list[Batch]
+    gap: int = 0
+
+
+class AddCredit(Message):
+    """No reply. `subscription` is the correlation id of the request that subscribed."""
+
+    KIND: ClassVar[int] = 0x42
+    subscription: int
+    credit: int
+
+
+class Unsubscribe(Message):
+    KIND: ClassVar[int] = 0x43
+    subscription: int
+
+
+# -- queue views --------------------------------------------------------------------------------------------
+
+
+class SubscribeQueue(Message):
+    """`credit` unsettled messages at once; settling gives credit back. `create`: make the view if it is not there."""
+
+    KIND: ClassVar[int] = 0x50
+    topic: str
+    view: str
+    credit: int
+    lease_ms: int | None = None
+    create: bool = True
+    settings: Settings = {}
+    matches: list[MatchFields] = []
+
+
+class Leased(msgspec.Struct, array_like=True):
+    """Messages of one partition. The place of a record is `stream << 48 | offset`."""
+
+    topic: str
+    partition: int
+    stream: int
+    batch: bytes
+    numbers: list[int]  # the lease number of each record
+    attempts: list[int]
+
+
+class Deliveries(Message):
+    """A push to a queue subscription; the reply to Lease and Peek."""
+
+    KIND: ClassVar[int] = 0xD0
+    leased: list[Leased]
+
+
+class Lease(Message):
+    KIND: ClassVar[int] = 0x51
+    topic: str
+    view: str
+    limit: int
+    wait_ms: int = 0
+    lease_ms: int | None = None
+
+
+class Settle(Message):
+    """outcome: ack, nack, reject, release or extend."""
+
+    KIND: ClassVar[int] = 0x52
+    topic: str
+    view: str
+    outcome: str
+    receipts: list[Receipt]
+    delay_ms: int | None = None
+    lease_ms: int | None = None
+
+
+class Settled(Message):
+    """`lost`: the indexes of those receipts that are no longer this consumer's to settle."""
+
+    KIND: ClassVar[int] = 0xD2
+    lost: list[int]
+
+
+class StepMessage(msgspec.Struct, array_like=True):
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: list[Pair] = []
+    timestamp_ms: int = -1
+    partition: int = -1
+
+
+class Step(Message):
+    """Settle and publish, both or neither, once per name. Replied with Done(1), or Done(0) if it was done before."""
+
+    KIND: ClassVar[int] = 0x53
+    topic: str
+    view: str
+    name: str
+    receipts: list[Receipt]
+    messages: list[StepMessage]
+
+
+class CreateView(Message):
+    """Replied with Views. `start`: earliest or latest."""
+
+    KIND: ClassVar[int] = 0x54
+    topic: str
+    view: str
+    settings: Settings = {}
+    matches: list[MatchFields] = []
+    start: str = "earliest"
+    or_existing: bool = False
+
+
+class ConfigureView(Message):
+    KIND: ClassVar[int] = 0x55
+    topic: str
+    view: str
+    settings: Settings = {}
+    matches: list[MatchFields] | None = None
+
+
+class DeleteView(Message):
+    KIND: ClassVar[int] = 0x56
+    topic: str
+    view: str
+
+
+class ListViews(Message):
+    """All views, those of one topic, or one view."""
+
+    KIND: ClassVar[int] = 0x57
+    topic: str | None = None
+    view: str | None = None
+
+
+class View(msgspec.Struct, array_like=True):
+    topic: str
+    name: str
+    settings: Settings
+    sources: list[tuple[str, list[MatchFields]]]
+    paused: bool
+    counts: dict[str, int]
+
+
+class Views(Message):
+    KIND: ClassVar[int] = 0xD7
+    views: list[View]
+
+
+class PauseView(Message):
+    KIND: ClassVar[int] = 0x58
+    topic: str
+    view: str
+    paused: bool
+
+
+class PurgeView(Message):
+    KIND: ClassVar[int] = 0x59
+    topic: str
+    view: str
+
+
+class RedriveView(Message):
+    KIND: ClassVar[int] = 0x5A
+    topic: str
+    view: str
+    limit: int = 10_000
+
+
+class PeekView(Message):
+    KIND: ClassVar[int] = 0x5B
+    topic: str
+    view: str
+    limit: int = 10
+
+
+# -- routers ------------------------------------------------------------------------------------------------
+
+
+class BindingFields(msgspec.Struct, array_like=True):
+    to: str
+    key: str | None = None
+    headers: dict[str, str] = {}
+    any_header: bool = False
+
+
+class CreateRouter(Message):
+    KIND: ClassVar[int] = 0x60
+    name: str
+    kind: str
+
+
+class DeleteRouter(Message):
+    KIND: ClassVar[int] = 0x61
+    name: str
+
+
+class Bind(Message):
+    KIND: ClassVar[int] = 0x62
+    router: str
+    binding: BindingFields
+
+
+class Unbind(Message):
+    KIND: ClassVar[int] = 0x63
+    router: str
+    binding: BindingFields
+
+
+class ListRouters(Message):
+    KIND: ClassVar[int] = 0x64
+
+
+class Router(msgspec.Struct, array_like=True):
+    name: str
+    kind: str
+    bindings: list[BindingFields]
+
+
+class Routers(Message):
+    """The reply to all of the above but DeleteRouter."""
+
+    KIND: ClassVar[int] = 0xE0
+    routers: list[Router]
