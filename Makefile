@@ -114,7 +114,8 @@ $(STAMPS)/pure: $(STAMPS)/deps
 	find src -name '*.so' -delete
 	@rm -f $(STAMPS)/compiled && touch $@
 
-# Java 17 or newer and Maven for the Java client, kcat for kcat, a compiler and Python's headers for the leaves.
+# Java 17 or newer and Maven for the Java client, kcat, curl and nc for
+# themselves, a compiler and Python's headers for the leaves.
 $(STAMPS)/system: $(STAMPS)/venv
 	@java_version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
 	if [ "$${java_version:-0}" -lt 17 ] || ! command -v javac >/dev/null; then \
@@ -122,6 +123,8 @@ $(STAMPS)/system: $(STAMPS)/venv
 	fi
 	@command -v mvn >/dev/null || { $(call apt-install,maven,maven); }
 	@command -v kcat >/dev/null || { $(call apt-install,kcat,kcat); }
+	@command -v curl >/dev/null || { $(call apt-install,curl,curl); }
+	@nc -h 2>&1 | grep -q OpenBSD || { $(call apt-install,netcat-openbsd,netcat-openbsd); }
 	@header=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("include") + "/Python.h")'); \
 	if ! command -v gcc >/dev/null || [ ! -e "$$header" ]; then \
 		package=$$($(BIN)/python -c 'import sys; print("python%d.%d-dev" % sys.version_info[:2])'); \
