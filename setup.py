@@ -14,6 +14,7 @@ from setuptools.command.build_ext import build_ext
 LEAVES = [
     "src/penstock/model/record.py",
     "src/penstock/model/batch.py",
+    "src/penstock/model/partitioner.py",
     "src/penstock/wire/kafka/plan.py",
     "src/penstock/wire/kafka/reader.py",
     "src/penstock/wire/kafka/writer.py",

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from penstock.client.kafka.cluster import Cluster
 from penstock.client.kafka.errors import Disconnected, Missing, Refused, TimedOut, Unsupported, check
 from penstock.client.kafka.offsets import ask_leaders
-from penstock.client.kafka.partitioner import partition_for_key
 from penstock.model.batch import encode_batch
+from penstock.model.partitioner import partition_for_key
 from penstock.model.record import Headers, Record
 from penstock.wire.kafka.api import ApiKey
 from penstock.wire.kafka.messages import Struct

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kafka.partitioner.default import murmur2 as kafka_python_murmur2
 
-from penstock.client.kafka.partitioner import murmur2, partition_for_key
+from penstock.model.partitioner import murmur2, partition_for_key
 
 # From the tests of Kafka's own Utils.murmur2, there as signed numbers.
 VECTORS = {
