@@ -87,6 +87,11 @@ class Listener:
         if self.connections.pop(connection, None) is not None:
             self._left(connection)
 
+    def replace(self, connection: Connection, by: Connection) -> None:
+        """The same socket in other hands."""
+        if self.connections.pop(connection, None) is not None:
+            self.connections[by] = asyncio.get_running_loop().time()
+
     def _left(self, connection: Connection) -> None:
         self.limits.connections -= 1
         self.limits.forget(connection)

@@ -1,7 +1,9 @@
-"""The line door."""
+"""The line door: a listener whose connections speak the text protocol or the binary one."""
 
 from penstock.broker.broker import Broker
 from penstock.doors.limits import Limits
+from penstock.doors.line.switch import NewConnection
+from penstock.doors.listener import Listener
 
 
 class LineDoor:
@@ -16,11 +18,21 @@ class LineDoor:
         limits: Limits,
         max_request_bytes: int,
         max_silence_s: float = 600.0,
-    ) -> None: ...
+    ) -> None:
+        self.broker = broker
+        self.limits = limits
+        self.max_request_bytes = max_request_bytes
+        self.listener = Listener(
+            self.name, host, port, limits, lambda: NewConnection(self), max_silence_s=max_silence_s
+        )
 
     async def open(self) -> str:
-        return "127.0.0.1:0"
+        await self.listener.open()
+        host, port = self.listener.host, self.listener.port
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    async def drain(self, timeout_s: float) -> None: ...
+    async def drain(self, timeout_s: float) -> None:
+        await self.listener.drain(timeout_s)
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        await self.listener.close()
