@@ -8,11 +8,13 @@ know. Record batches travel as `bin`, byte for byte as Kafka's format 2 has them
     push              comes any time, under the correlation id of the request that subscribed
 """
 
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final
 
 import msgspec
 
 VERSION = 1
+
+MAX_BATCHES: Final = 10_000  # of one publish; messages of one step
 
 
 class Message(msgspec.Struct, array_like=True):
@@ -141,7 +143,10 @@ class IncomingBatch(msgspec.Struct, array_like=True):
 
 
 class Publish(Message):
-    """acks: 0 none (there is no reply), 1 leader, -1 all. The order is that of the request and of the connection."""
+    """acks: 0 none (no reply, only a Failure if it was refused), 1 leader, -1 all.
+
+    The order is that of the request and of the connection.
+    """
 
     KIND: ClassVar[int] = 0x21
     acks: int
@@ -151,7 +156,7 @@ class Publish(Message):
 class IncomingPublish(Message):
     KIND: ClassVar[int] = 0x21
     acks: int
-    batches: list[IncomingBatch]
+    batches: Annotated[list[IncomingBatch], msgspec.Meta(max_length=MAX_BATCHES)]
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -354,7 +359,7 @@ class Step(Message):
     view: str
     name: str
     receipts: list[Receipt]
-    messages: list[StepMessage]
+    messages: Annotated[list[StepMessage], msgspec.Meta(max_length=MAX_BATCHES)]
 
 
 class CreateView(Message):
