@@ -10,8 +10,10 @@ import uuid
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from penstock.broker.hosting import GroupHost, Hosted, Ledger, answer
+from penstock.broker.group_hosting import GroupHost
+from penstock.broker.hosting import Hosted, Ledger, answer
 from penstock.delivery.decision import Decision, Reply
+from penstock.delivery.group import Group
 from penstock.delivery.group_events import (
     ANY_GENERATION,
     GroupDescription,
@@ -104,19 +106,19 @@ class Coordinator:
         hosted = self._host.groups.get(name) if ask.member_id else self._host.admit(name)
         if hosted is None:
             raise UnknownMember(f"there is no group {name!r}: join without a member id")
-        return self._host.ask(hosted, lambda ticket: hosted.group.join(self._host.now, ticket, ask))
+        return self._host.ask(hosted, lambda ticket: hosted.machine.join(self._host.now, ticket, ask))
 
     def sync(self, principal: Principal, name: str, ask: Sync) -> asyncio.Future[Synced]:
         """Resolves when the leader has brought the assignment."""
         hosted = self._of_member(principal, name)
-        return self._host.ask(hosted, lambda ticket: hosted.group.sync(self._host.now, ticket, ask))
+        return self._host.ask(hosted, lambda ticket: hosted.machine.sync(self._host.now, ticket, ask))
 
     def heartbeat(
         self, principal: Principal, name: str, member_id: str, generation: int, instance_id: str | None = None
     ) -> asyncio.Future[None]:
         hosted = self._of_member(principal, name)
         return self._host.ask(
-            hosted, lambda ticket: hosted.group.heartbeat(self._host.now, ticket, member_id, generation, instance_id)
+            hosted, lambda ticket: hosted.machine.heartbeat(self._host.now, ticket, member_id, generation, instance_id)
         )
 
     def leave(
@@ -124,9 +126,9 @@ class Coordinator:
     ) -> asyncio.Future[list[PenstockError | None]]:
         """Resolves to a result per leaver: None, or why it could not leave."""
         hosted = self._of_member(principal, name)
-        return self._host.ask(hosted, lambda ticket: hosted.group.leave(self._host.now, ticket, leavers))
+        return self._host.ask(hosted, lambda ticket: hosted.machine.leave(self._host.now, ticket, leavers))
 
-    def _of_member(self, principal: Principal, name: str) -> Hosted:
+    def _of_member(self, principal: Principal, name: str) -> Hosted[Group]:
         self._check(principal, Operation.READ, _named(name))
         hosted = self._host.groups.get(name)
         if hosted is None:
@@ -141,7 +143,7 @@ class Coordinator:
         refused = self._refused(principal, Operation.READ, ask.commits)
         ask.commits = {partition: commit for partition, commit in ask.commits.items() if partition not in refused}
         hosted = self._host.admit(name) if ask.generation <= ANY_GENERATION else self._get(name)
-        return self._host.ask(hosted, lambda ticket: _with(hosted.group.commit(self._host.now, ticket, ask), refused))
+        return self._host.ask(hosted, lambda ticket: _with(hosted.machine.commit(self._host.now, ticket, ask), refused))
 
     def committed(
         self, principal: Principal, name: str, partitions: Collection[TopicPartition] | None = None
@@ -153,7 +155,7 @@ class Coordinator:
         hosted = self._host.groups.get(name)
 
         def read() -> None:
-            offsets = {} if hosted is None else dict(hosted.group.offsets.items())
+            offsets = {} if hosted is None else dict(hosted.machine.offsets.items())
             if partitions is None:
                 hidden = self._refused(principal, Operation.DESCRIBE, offsets)
                 answer(found, {p: kept for p, kept in offsets.items() if p not in hidden})
@@ -174,14 +176,14 @@ class Coordinator:
         refused = self._refused(principal, Operation.READ, partitions)
         wanted = [partition for partition in partitions if partition not in refused]
         return self._host.ask(
-            hosted, lambda ticket: _with(hosted.group.delete_offsets(self._host.now, ticket, wanted), refused)
+            hosted, lambda ticket: _with(hosted.machine.delete_offsets(self._host.now, ticket, wanted), refused)
         )
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: its offsets mean nothing any more. Returns when that is durable."""
         forgotten = []
         for hosted in list(self._host.groups.values()):
-            decision = hosted.group.forget_topic(topic)
+            decision = hosted.machine.forget_topic(topic)
             if decision.facts:
                 ticket, future = self._host.ticket()
                 decision.reply(ticket, None)
@@ -191,7 +193,7 @@ class Coordinator:
 
     async def keep_only_topics(self, topics: Collection[str]) -> None:
         """At start: a topic's deletion may have been durable and that of its offsets not yet."""
-        known = {p.topic for hosted in self._host.groups.values() for p, _ in hosted.group.offsets.items()}
+        known = {p.topic for hosted in self._host.groups.values() for p, _ in hosted.machine.offsets.items()}
         for topic in known.difference(topics):
             await self.forget_topic(topic)
 
@@ -206,19 +208,19 @@ class Coordinator:
 
     def describe(self, principal: Principal, name: str) -> GroupDescription:
         self._check(principal, Operation.DESCRIBE, name)
-        return self._get(name).group.describe()
+        return self._get(name).machine.describe()
 
     def groups(self, principal: Principal) -> Iterator[GroupListing]:
         """Every group that the principal may see."""
         sees_all = self._authorizer.allows(principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)
         for name, hosted in self._host.groups.items():
             if sees_all or self._authorizer.allows(principal, Operation.DESCRIBE, Resource.GROUP, name):
-                yield GroupListing(name, hosted.group.state, hosted.group.protocol_type)
+                yield GroupListing(name, hosted.machine.state, hosted.machine.protocol_type)
 
     def delete(self, principal: Principal, name: str) -> asyncio.Future[None]:
         self._check(principal, Operation.DELETE, name)
         hosted = self._get(name)
-        return self._host.ask(hosted, lambda ticket: hosted.group.delete(self._host.now, ticket))
+        return self._host.ask(hosted, lambda ticket: hosted.machine.delete(self._host.now, ticket))
 
     def check_may_find(self, principal: Principal, name: str) -> None:
         """Whether the principal may know who coordinates the group."""
@@ -227,7 +229,7 @@ class Coordinator:
     def _check(self, principal: Principal, operation: Operation, name: str) -> None:
         self._authorizer.check(principal, operation, Resource.GROUP, name)
 
-    def _get(self, name: str) -> Hosted:
+    def _get(self, name: str) -> Hosted[Group]:
         hosted = self._host.groups.get(name)
         if hosted is None:
             raise UnknownGroup(f"there is no group {name!r}")

@@ -1,6 +1,6 @@
-"""Where group machines live: their decisions are obeyed here.
+"""Where delivery machines live: their decisions are obeyed here, whatever kind of machine it is.
 
-A decision's facts go to the ledger and its effects wait until they are durable; decisions of one group take effect in
+A decision's facts go to the ledger and its effects wait until they are durable; decisions of one machine take effect in
 the order they were made, so what is decided on a fact that is still on its way waits for it too. If the ledger fails,
 the decision's replies are that failure and the machine is told.
 """
@@ -8,19 +8,13 @@ the decision's replies are that failure and the machine is told.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from penstock.broker.alarms import Alarms
-from penstock.delivery.decision import Decision, Effect, Moment, Reply
-from penstock.delivery.group import Group
-from penstock.delivery.group_events import GroupSettings
-from penstock.delivery.group_facts import read_key
+from penstock.delivery.decision import Decision, Effect, Fact, Moment, Reply
 from penstock.model.clock import Clock
-from penstock.model.errors import InvalidGroup, LimitReached, PenstockError, StorageFailed
-
-GROUP_NAME_MAX_CHARS = 32_767  # what a string of Kafka's protocol can hold
+from penstock.model.errors import PenstockError, StorageFailed
 
 
 class Ledger(Protocol):
@@ -31,141 +25,154 @@ class Ledger(Protocol):
     def replay(self) -> AsyncIterator[tuple[bytes, bytes | None]]: ...
 
 
-@dataclass(slots=True, eq=False)
+class Machine(Protocol):
+    """What the protocol of `delivery/decision.py` asks of every machine."""
+
+    def recorded(self, now: Moment, facts: Sequence[Fact]) -> None: ...
+
+    def unrecorded(self, now: Moment, facts: Sequence[Fact]) -> Decision: ...
+
+
 class _Turn:
-    """Something to be done once some facts are durable; the turns of a group are taken in order."""
+    """Something to be done once some facts are durable; the turns of a machine are taken in order."""
 
-    settle: Callable[[PenstockError | None], None]
-    missing: int = 0  # facts not yet durable
-    error: PenstockError | None = None
+    __slots__ = ("error", "missing", "settle")
 
-
-@dataclass(slots=True, eq=False)
-class Hosted:
-    group: Group
-    turns: deque[_Turn] = field(default_factory=deque)
+    def __init__(self, settle: Callable[[PenstockError | None], None]) -> None:
+        self.settle = settle
+        self.missing = 0  # facts not yet durable
+        self.error: PenstockError | None = None
 
 
-class GroupHost:
-    def __init__(self, ledger: Ledger, clock: Clock, settings: GroupSettings) -> None:
-        self._ledger = ledger
+M = TypeVar("M", bound=Machine)
+
+
+class Hosted(Generic[M]):
+    """A machine and the turns it has yet to take."""
+
+    __slots__ = ("failures", "machine", "turns")
+
+    def __init__(self, machine: M) -> None:
+        self.machine = machine
+        self.turns: deque[_Turn] = deque()
+        self.failures = 0  # how often facts of it could not be stored
+
+
+H = TypeVar("H", bound=Hosted[Any])
+
+
+class Host(Generic[H]):
+    """What all hosts share; a kind of machine brings its own `ring`, `rest` and `do`."""
+
+    def __init__(self, ledger: Ledger, clock: Clock) -> None:
+        self.ledger = ledger
         self._clock = clock
-        self._settings = settings
         self._waiting: dict[int, asyncio.Future[Any]] = {}  # tickets not answered yet
         self._tickets = 0
         self._stopping = False
-        self.groups: dict[str, Hosted] = {}
-        self.alarms = Alarms(clock, self._ring)
+        self.alarms = Alarms(clock, self.ring)
 
     @property
     def now(self) -> Moment:
         return Moment(self._clock.monotonic_ms(), self._clock.wall_ms())
 
-    # -- the groups ---------------------------------------------------------------------------------------------
+    # -- what a kind of machine brings --------------------------------------------------------------------------
 
-    async def load(self) -> None:
-        async for key, value in self._ledger.replay():
-            parsed = read_key(key)
-            if parsed is not None:
-                hosted = self.groups.get(parsed.group) or self._add(parsed.group)
-                hosted.group.replay(parsed, value)
-        for hosted in list(self.groups.values()):
-            hosted.group.resume(self.now)
-            self._rest(hosted)
+    def ring(self, name: str) -> None:
+        """The time has come that was set for this name."""
+        raise NotImplementedError
 
-    def admit(self, name: str) -> Hosted:
-        """The group, made if it is not there. One that nothing comes of is gone after the event it was made for."""
-        hosted = self.groups.get(name)
-        if hosted is not None:
-            return hosted
-        if len(self.groups) >= self._settings.max_groups:
-            raise LimitReached(f"the server keeps at most {self._settings.max_groups} groups (max_groups)")
-        if len(name) > GROUP_NAME_MAX_CHARS:
-            raise InvalidGroup(f"a group's name may have {GROUP_NAME_MAX_CHARS} characters")
-        return self._add(name)
+    def rest(self, hosted: H) -> None:
+        """After each event: be woken when the machine wants to be."""
+        raise NotImplementedError
 
-    def _add(self, name: str) -> Hosted:
-        hosted = self.groups[name] = Hosted(Group(name, self._settings))
-        return hosted
+    def do(self, hosted: H, effects: Sequence[Effect]) -> None:
+        """Effects other than replies; the facts beside them are durable."""
+        raise NotImplementedError
 
-    def _rest(self, hosted: Hosted) -> None:
-        """After each event: forget a group of which nothing is left, else be woken when it wants to be."""
-        group = hosted.group
-        if not group.is_blank or hosted.turns:
-            self.alarms.set(group.name, group.next_deadline_ms())
-        elif self.groups.get(group.name) is hosted:
-            group.bury()
-            del self.groups[group.name]
-            self.alarms.set(group.name, None)
-
-    def _ring(self, name: str) -> None:
-        hosted = self.groups.get(name)
-        if hosted is not None:
-            self.perform(hosted, hosted.group.tick(self.now))
+    # -- decisions ----------------------------------------------------------------------------------------------
 
     def release(self) -> None:
         """Answer everyone who waits, now and from now on, instead of letting them wait for others."""
         self._stopping = True
         for future in self._waiting.values():
-            answer(future, _stopping())
+            answer(future, stopping())
         self._waiting.clear()
-
-    # -- their decisions ----------------------------------------------------------------------------------------
 
     def ticket(self) -> tuple[int, asyncio.Future[Any]]:
         self._tickets += 1
         future = self._waiting[self._tickets] = asyncio.get_running_loop().create_future()
         return self._tickets, future
 
-    def ask(self, hosted: Hosted, event: Callable[[int], Decision]) -> asyncio.Future[Any]:
+    def ask(self, hosted: H, event: Callable[[int], Decision]) -> asyncio.Future[Any]:
         """Let the event happen; the future is the answer to its ticket."""
         ticket, future = self.ticket()
-        self.perform(hosted, event(ticket))
+        try:
+            decision = event(ticket)
+        except BaseException:
+            del self._waiting[ticket]
+            raise
+        self.perform(hosted, decision)
         if self._stopping and self._waiting.pop(ticket, None) is not None:
-            answer(future, _stopping())
+            answer(future, stopping())
         return future
 
-    def perform(self, hosted: Hosted, decision: Decision) -> None:
+    def perform(self, hosted: H, decision: Decision) -> None:
         if decision.facts or hosted.turns:
             turn = _Turn(partial(self._settle, hosted, decision))
             hosted.turns.append(turn)
+            record = self.ledger.record
             # Facts of one tick may share a future.
-            for future in {self._ledger.record(fact.key, fact.value) for fact in decision.facts}:
+            for future in {record(fact.key, fact.value) for fact in decision.facts}:
                 turn.missing += 1
                 future.add_done_callback(partial(self._landed, hosted, turn))
         else:
-            self._run(decision.effects, None)
-        self._rest(hosted)
+            self._run(hosted, decision.effects)
+        self.rest(hosted)
 
-    def when_durable(self, hosted: Hosted, action: Callable[[], None]) -> None:
-        """Do this once all that the group has decided until now is durable, or has failed."""
+    def when_durable(self, hosted: H, action: Callable[[], None]) -> None:
+        """Do this once all that the machine has decided until now is durable, or has failed."""
         if hosted.turns:
             hosted.turns.append(_Turn(lambda _: action()))
         else:
             action()
 
-    def _landed(self, hosted: Hosted, turn: _Turn, future: asyncio.Future[None]) -> None:
+    def _landed(self, hosted: H, turn: _Turn, future: asyncio.Future[None]) -> None:
         turn.missing -= 1
         turn.error = _failure(future) or turn.error
         while hosted.turns and hosted.turns[0].missing == 0:
             first = hosted.turns.popleft()
             first.settle(first.error)
-        self._rest(hosted)
+        self.rest(hosted)
 
-    def _settle(self, hosted: Hosted, decision: Decision, error: PenstockError | None) -> None:
+    def _settle(self, hosted: H, decision: Decision, error: PenstockError | None) -> None:
         if error is None:
-            hosted.group.recorded(self.now, decision.facts)
-            self._run(decision.effects, None)
+            if decision.facts:
+                hosted.machine.recorded(self.now, decision.facts)
+            self._run(hosted, decision.effects)
         else:
-            self._run(decision.effects, error)
-            self.perform(hosted, hosted.group.unrecorded(self.now, decision.facts))
+            hosted.failures += 1
+            for effect in decision.effects:
+                if isinstance(effect, Reply):
+                    self._answer(effect, error)
+            self.perform(hosted, hosted.machine.unrecorded(self.now, decision.facts))
 
-    def _run(self, effects: Sequence[Effect], error: PenstockError | None) -> None:
+    def _run(self, hosted: H, effects: list[Effect]) -> None:
+        others = None
         for effect in effects:
-            assert isinstance(effect, Reply)
-            future = self._waiting.pop(effect.ticket, None)
-            if future is not None:
-                answer(future, error or effect.result)
+            if isinstance(effect, Reply):
+                self._answer(effect, effect.result)
+            elif others is None:
+                others = [effect]
+            else:
+                others.append(effect)
+        if others is not None:
+            self.do(hosted, others)
+
+    def _answer(self, reply: Reply, result: object) -> None:
+        future = self._waiting.pop(reply.ticket, None)
+        if future is not None:
+            answer(future, result)
 
 
 def answer(future: asyncio.Future[Any], result: object) -> None:
@@ -179,12 +186,12 @@ def answer(future: asyncio.Future[Any], result: object) -> None:
 
 def _failure(future: asyncio.Future[None]) -> PenstockError | None:
     if future.cancelled():
-        return _stopping()
+        return stopping()
     error = future.exception()
     if error is None or isinstance(error, PenstockError):
         return error
-    return StorageFailed(f"the group's facts could not be stored: {error}")
+    return StorageFailed(f"facts could not be stored: {error}")
 
 
-def _stopping() -> StorageFailed:
+def stopping() -> StorageFailed:
     return StorageFailed("the server is stopping")
