@@ -37,7 +37,7 @@ Watcher = Callable[["Partition", int], None]
 class Appended(NamedTuple):
     """Where a batch went. `durable` resolves when it is as safe as its topic promises."""
 
-    base_offset: int
+    base_offset: int  # -1: a named producer's batch that was stored before, nobody knows where
     append_time_ms: int  # -1 when the producer's own timestamps are kept
     start_offset: int  # of the partition
     durable: asyncio.Future[None]
@@ -130,7 +130,8 @@ class Partition:
         if header.producer_id >= 0:
             repeat = self.producers.find_repeat(header)
             if repeat is not None:
-                durable = self._durable_at(repeat.end_offset)
+                # What was stored before somewhere is durable when all until now is.
+                durable = self._durable_at(repeat.end_offset if repeat.base_offset >= 0 else self.end_offset)
                 return Appended(repeat.base_offset, repeat.timestamp_ms, self.start_offset, durable)
         base_offset = self.end_offset
         end_offset = base_offset + header.last_offset_delta + 1

@@ -11,25 +11,30 @@ last five batches (a client has at most five in flight). An arriving batch is
 A producer unknown here may start with any number: its state may have expired. That is also why a number below those we
 have is not taken for a repeat: it may never have been stored, and a client takes the answer for a repeat as success.
 Batches not yet durable are in the window too, and are taken out again when their write fails.
+
+Producers with a name obey a rule of their own: see `log/named_producers.py`.
 """
 
 from collections import deque
+from itertools import islice
 from typing import NamedTuple
 
 import msgspec
 
+from penstock.log.named_producers import FIRST_NAMED_ID, NamedProducers, last_number_of
 from penstock.model.batch import BatchHeader
 from penstock.model.errors import InvalidProducerEpoch, OutOfOrderSequence
 
 WINDOW_BATCHES = 5
 MAX_PRODUCERS_PER_PARTITION = 20_000
+EVICTED_TOGETHER = MAX_PRODUCERS_PER_PARTITION // 20  # one by one, each would step over all that went before it
 SEQUENCE_MODULUS = 1 << 31
 
 
 class Written(NamedTuple):
     first_sequence: int
     last_sequence: int
-    base_offset: int
+    base_offset: int  # -1: stored before, nobody knows where
     end_offset: int
     timestamp_ms: int  # the log append time it was answered with, -1 under CreateTime
 
@@ -45,21 +50,25 @@ class Producer:
 
 class _Snapshot(msgspec.Struct, array_like=True):
     producers: list[tuple[int, int, int, list[Written]]]
+    named: list[tuple[int, bytes]] = []
 
 
 class Producers:
     """All producers of one partition, least recently seen first."""
 
-    __slots__ = ("_by_id",)
+    __slots__ = ("_by_id", "named")
 
     def __init__(self) -> None:
         self._by_id: dict[int, Producer] = {}
+        self.named = NamedProducers()
 
     def __len__(self) -> int:
-        return len(self._by_id)
+        return len(self._by_id) + len(self.named)
 
     def find_repeat(self, header: BatchHeader) -> Written | None:
         """The batch that this one repeats, or None if it may be appended; raises when it may not."""
+        if header.producer_id >= FIRST_NAMED_ID:
+            return self._find_named_repeat(header)
         producer = self._by_id.get(header.producer_id)
         if producer is None:
             return None
@@ -81,8 +90,19 @@ class Producers:
             return None
         raise OutOfOrderSequence(f"producer {header.producer_id} sent sequence {header.base_sequence} after {last}")
 
+    def _find_named_repeat(self, header: BatchHeader) -> Written | None:
+        length = header.last_offset_delta + 1
+        offset = self.named.find(header.producer_id, last_number_of(header), length)
+        if offset is None:
+            return None
+        end_offset = offset + length if offset >= 0 else -1
+        return Written(header.base_sequence, header.last_sequence, offset, end_offset, -1)
+
     def add(self, header: BatchHeader, written: Written, durable_end: int, now_ms: int) -> None:
         """Note an appended batch. Only batches that are durable leave the window."""
+        if header.producer_id >= FIRST_NAMED_ID:
+            self.named.add(header, written.base_offset, durable_end, now_ms)
+            return
         producer = self._by_id.pop(header.producer_id, None)
         if producer is None or producer.epoch != header.producer_epoch:
             producer = Producer(header.producer_epoch, now_ms)
@@ -93,29 +113,36 @@ class Producers:
         while len(batches) > WINDOW_BATCHES and batches[0].end_offset <= durable_end:
             batches.popleft()
         if len(self._by_id) > MAX_PRODUCERS_PER_PARTITION:
-            del self._by_id[next(iter(self._by_id))]
+            for producer_id in list(islice(self._by_id, EVICTED_TOGETHER)):
+                del self._by_id[producer_id]
 
     def rewind(self, end_offset: int) -> None:
         """Forget what was written at or after this offset: it was not stored after all."""
         for producer in self._by_id.values():
             while producer.batches and producer.batches[-1].base_offset >= end_offset:
                 producer.batches.pop()
+        self.named.rewind(end_offset)
 
     def expire(self, before_ms: int) -> None:
         """Forget producers not seen since then."""
         for producer_id in [p for p, producer in self._by_id.items() if producer.seen_ms < before_ms]:
             del self._by_id[producer_id]
+        self.named.expire(before_ms)
 
     def active(self) -> dict[int, Producer]:
         return self._by_id
 
     def snapshot(self) -> bytes:
         return msgspec.msgpack.encode(
-            _Snapshot([(pid, p.epoch, p.seen_ms, list(p.batches)) for pid, p in self._by_id.items()])
+            _Snapshot(
+                [(pid, p.epoch, p.seen_ms, list(p.batches)) for pid, p in self._by_id.items()], self.named.snapshot()
+            )
         )
 
     def restore(self, snapshot: bytes) -> None:
-        for producer_id, epoch, seen_ms, batches in msgspec.msgpack.decode(snapshot, type=_Snapshot).producers:
+        state = msgspec.msgpack.decode(snapshot, type=_Snapshot)
+        self.named.restore(state.named)
+        for producer_id, epoch, seen_ms, batches in state.producers:
             producer = Producer(epoch, seen_ms)
             producer.batches.extend(batches)
             self._by_id[producer_id] = producer
