@@ -4,7 +4,7 @@
 #   make install   set up .venv only; .venv/bin/penstock is the broker and its command line
 #   make test      set up everything the tests need, then checks and tests
 #   make check     formatting, lint, types, and the rules of who may import whom
-#   make bench     measure against Apache Kafka and write the results page
+#   make bench     measure against Apache Kafka, Redis and NATS, and write the results page
 #   make lock      pin the newest versions that fit pyproject.toml into requirements.lock
 #   make clean     remove what the above made, except the data of the broker
 #
@@ -18,7 +18,7 @@ STAMPS := .make
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-LEAVES := src/penstock/model/record.py src/penstock/model/batch.py src/penstock/model/partitioner.py $(addprefix src/penstock/wire/kafka/,plan.py reader.py writer.py)
+LEAVES := src/penstock/model/record.py src/penstock/model/batch.py src/penstock/model/partitioner.py src/penstock/model/outgoing.py $(addprefix src/penstock/wire/kafka/,plan.py reader.py writer.py)
 PURE := $(if $(filter-out 0,$(PENSTOCK_PURE)),pure,compiled)
 # Where compiled and pure code could differ; real servers are covered once, compiled.
 PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors)
@@ -43,7 +43,7 @@ check: $(STAMPS)/dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(STAMPS)/system $(STAMPS)/dev $(STAMPS)/$(PURE)
+bench: $(STAMPS)/system $(STAMPS)/bench-system $(STAMPS)/dev $(STAMPS)/$(PURE)
 	$(BIN)/python -m bench
 
 lock:
@@ -131,6 +131,16 @@ $(STAMPS)/system: $(STAMPS)/venv
 		$(call apt-install,gcc and $$package,gcc libc6-dev $$package); \
 		rm -f $(STAMPS)/compiled; \
 	fi
+	@touch $@
+
+# The servers that queues are measured against. Their packages start them as services; the bench starts its own.
+$(STAMPS)/bench-system: $(STAMPS)/venv
+	@for server in redis-server nats-server; do \
+		if ! command -v $$server >/dev/null; then \
+			$(call apt-install,$$server,$$server); \
+			$$as_root systemctl disable --quiet --now $$server 2>/dev/null || true; \
+		fi; \
+	done
 	@touch $@
 
 $(STAMPS)/jars: $(STAMPS)/system $(wildcard tests/clients/java/pom.xml $(FETCH_JARS))

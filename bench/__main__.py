@@ -2,50 +2,71 @@
 
 Repetitions are interleaved and rotated (A, B, C, B, C, A, ...), so that whatever else the machine does meanwhile hits
 all alike; the page shows medians. All peers stay up while throughput and latency are measured, which costs each of them
-the others' idling; starts, memory and many topics are measured on one peer at a time.
+the others' idling; starts, memory, many topics, backlogs and fan-out are measured on one peer at a time.
 """
 
 import argparse
+import contextlib
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from bench import clients, report
+from bench.loads import doors, queues
 from bench.loads.lifecycle import cold_start
 from bench.loads.many_topics import many_topics
 from bench.loads.memory import memory
 from bench.loads.throughput import latency, throughput
-from bench.peers import Peer
+from bench.peers import Peer, QueuePeer, Server, redis
 from bench.peers.kafka import Kafka
+from bench.peers.nats import Nats, can_be_synced
 from bench.peers.penstock import Penstock
-from bench.plan import FULL, PARTITIONS, QUICK, SIZES_BYTES, Plan
+from bench.peers.redis import Redis
+from bench.plan import FULL, HTTP_BATCH, PARTITIONS, QUICK, SIZES_BYTES, Plan
 
+BACKLOG_PEERS = ("redis-everysec", "nats", "penstock-sync")
+
+AnyPeer = TypeVar("AnyPeer", bound=Server)
 Results = dict[str, dict[str, list[dict[str, float]]]]  # load -> peer -> repetitions
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench", description="Measure Penstock beside Apache Kafka.")
-    parser.add_argument("--quick", action="store_true", help="about 3 minutes instead of about 15")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Measure Penstock beside Apache Kafka, Redis and NATS."
+    )
+    parser.add_argument("--quick", action="store_true", help="about 4 minutes instead of about 20")
     parser.add_argument("--only", default="", help="loads to run, by the beginning of their names, comma-separated")
     parser.add_argument("--directory", type=Path, help="where the servers keep their data (default: the temporary one)")
     parser.add_argument("--output", type=Path, default=report.PAGE, help="the results page; the numbers go beside it")
     options = parser.parse_args()
     plan = QUICK if options.quick else FULL
-    makers: dict[str, Callable[[], Peer]] = {
-        "kafka": lambda: Kafka(options.directory),
+    penstocks: dict[str, Callable[[], Penstock]] = {
         "penstock-os": lambda: Penstock("os", options.directory),
         "penstock-sync": lambda: Penstock("sync", options.directory),
     }
+    makers: dict[str, Callable[[], Peer]] = {"kafka": lambda: Kafka(options.directory), **penstocks}
+    queue_makers: dict[str, Callable[[], QueuePeer]] = {
+        **{mode: lambda mode=mode: Redis(mode, options.directory) for mode in redis.MODES},
+        "nats": lambda: Nats("nats", options.directory),
+        **penstocks,
+    }
+    if can_be_synced(options.directory):
+        queue_makers["nats-synced"] = lambda: Nats("nats-synced", options.directory)
     wanted = tuple(options.only.split(",")) if options.only else ("",)
-    clients.build()
     facts = report.machine_facts()
     started = time.monotonic()
     results: Results = defaultdict(lambda: defaultdict(list))
     run_starts(plan, makers, results, wanted)
     run_traffic(plan, makers, results, wanted)
-    run_alone(plan, makers, results, wanted)
-    versions = {name: version_of(make) for name, make in makers.items()}
+    run_alone(alone_loads(plan), makers, results, wanted)
+    run_queues(plan, queue_makers, results, wanted)
+    run_alone(backlog_loads(plan), {name: queue_makers[name] for name in BACKLOG_PEERS}, results, wanted)
+    run_doors(plan, penstocks, results, wanted)
+    run_alone(fan_out_loads(plan), penstocks, results, wanted)
+    measured = {peer for peers in results.values() for peer in peers}
+    versions = {name: version_of(make) for name, make in {**makers, **queue_makers}.items() if name in measured}
     report.write(options.output, plan, results, versions, facts, time.monotonic() - started)
 
 
@@ -79,25 +100,71 @@ def run_traffic(plan: Plan, makers: dict[str, Callable[[], Peer]], results: Resu
     loads = {name: load for name, load in loads.items() if name.startswith(wanted)}
     if not loads:
         return
-    peers = {name: make() for name, make in makers.items()}
-    try:
+    clients.build()
+    with all_started(makers) as peers:
         for peer in peers.values():
-            peer.start()
             throughput(peer, size_bytes=100, partitions=12, count=plan.warm_up_bytes // 100)
             latency(peer, count=plan.latency_count)
-        for load_name, load in loads.items():
-            for repetition in range(plan.repetitions):
-                for name in rotated(list(peers), repetition):
-                    note(results, load_name, name, load(peers[name]))
+        in_turns(loads, peers, plan.repetitions, results)
         for name, peer in peers.items():
             note(results, "resident after traffic", name, {"rss_mb": peer.rss_bytes() / 1e6})
+
+
+def run_queues(
+    plan: Plan, makers: dict[str, Callable[[], QueuePeer]], results: Results, wanted: tuple[str, ...]
+) -> None:
+    loads: dict[str, Callable[[QueuePeer], dict[str, float]]] = {}
+    for size_bytes in SIZES_BYTES:
+        loads[f"queue {size_bytes} B"] = lambda peer, s=size_bytes: queues.throughput(
+            peer, size_bytes=s, seconds=plan.queue_s
+        )
+    loads["queue both 100 B"] = lambda peer: queues.end_to_end(peer, size_bytes=100, count=plan.queue_both_count)
+    loads["queue latency"] = lambda peer: queues.latency(peer, seconds=plan.queue_latency_s)
+    loads = {name: load for name, load in loads.items() if name.startswith(wanted)}
+    if loads:
+        with all_started(makers) as peers:
+            in_turns(loads, peers, plan.queue_repetitions, results)
+
+
+def run_doors(plan: Plan, makers: dict[str, Callable[[], Penstock]], results: Results, wanted: tuple[str, ...]) -> None:
+    loads: dict[str, Callable[[Penstock], dict[str, float]]] = {
+        "door http batch": lambda peer: doors.http_publish(peer, records=HTTP_BATCH, seconds=plan.doors_s),
+        "door http single": lambda peer: doors.http_publish(peer, records=1, seconds=plan.doors_s),
+        "door line": lambda peer: doors.line_publish(peer, seconds=plan.doors_s),
+    }
+    loads = {name: load for name, load in loads.items() if name.startswith(wanted)}
+    if loads:
+        with all_started(makers) as peers:
+            in_turns(loads, peers, plan.queue_repetitions, results)
+
+
+@contextlib.contextmanager
+def all_started(makers: dict[str, Callable[[], AnyPeer]]) -> Iterator[dict[str, AnyPeer]]:
+    peers: dict[str, AnyPeer] = {}
+    try:
+        for name, make in makers.items():
+            peers[name] = make()
+            peers[name].start()
+        yield peers
     finally:
         for peer in peers.values():
             peer.close()
 
 
-def run_alone(plan: Plan, makers: dict[str, Callable[[], Peer]], results: Results, wanted: tuple[str, ...]) -> None:
-    loads: dict[str, Callable[[Peer], dict[str, float]]] = {
+def in_turns(
+    loads: dict[str, Callable[[AnyPeer], dict[str, float]]],
+    peers: dict[str, AnyPeer],
+    repetitions: int,
+    results: Results,
+) -> None:
+    for load_name, load in loads.items():
+        for repetition in range(repetitions):
+            for name in rotated(list(peers), repetition):
+                note(results, load_name, name, load(peers[name]))
+
+
+def alone_loads(plan: Plan) -> dict[str, Callable[[Peer], dict[str, float]]]:
+    return {
         "memory": lambda peer: memory(peer, volume_bytes=plan.memory_bytes),
         "many topics": lambda peer: many_topics(
             peer,
@@ -107,6 +174,22 @@ def run_alone(plan: Plan, makers: dict[str, Callable[[], Peer]], results: Result
             idle_window_s=plan.idle_window_s,
         ),
     }
+
+
+def backlog_loads(plan: Plan) -> dict[str, Callable[[QueuePeer], dict[str, float]]]:
+    return {"queue backlog": lambda peer: queues.backlog(peer, size_bytes=100, count=plan.backlog_count)}
+
+
+def fan_out_loads(plan: Plan) -> dict[str, Callable[[Penstock], dict[str, float]]]:
+    return {"fan-out": lambda peer: doors.fan_out(peer, subscribers=plan.subscribers, seconds=plan.fan_out_s)}
+
+
+def run_alone(
+    loads: dict[str, Callable[[AnyPeer], dict[str, float]]],
+    makers: dict[str, Callable[[], AnyPeer]],
+    results: Results,
+    wanted: tuple[str, ...],
+) -> None:
     for load_name, load in loads.items():
         if not load_name.startswith(wanted):
             continue
@@ -119,7 +202,7 @@ def run_alone(plan: Plan, makers: dict[str, Callable[[], Peer]], results: Result
                 peer.close()
 
 
-def version_of(make: Callable[[], Peer]) -> str:
+def version_of(make: Callable[[], Server]) -> str:
     peer = make()
     try:
         return peer.version()

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 SIZES_BYTES = (100, 1000)
 PARTITIONS = (1, 12)
+HTTP_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -19,9 +20,55 @@ class Plan:
     partitions_per_topic: int
     settle_s: float  # between a start and the idle window
     idle_window_s: float
+    queue_repetitions: int
+    queue_s: float  # of publishing; taking what was published takes as long as it takes
+    queue_latency_s: float
+    queue_both_count: int
+    doors_s: float
+    subscribers: int
+    fan_out_s: float
+    backlog_count: int
 
 
-QUICK = Plan("quick", 3, 200_000_000, {100: 100_000_000, 1000: 200_000_000}, 1000, 3, 500_000_000, 200, 10, 5.0, 5.0)
+QUICK = Plan(
+    "quick",
+    repetitions=3,
+    warm_up_bytes=200_000_000,
+    throughput_bytes={100: 100_000_000, 1000: 200_000_000},
+    latency_count=1000,
+    cold_starts=3,
+    memory_bytes=500_000_000,
+    topics=200,
+    partitions_per_topic=10,
+    settle_s=5.0,
+    idle_window_s=5.0,
+    queue_repetitions=1,
+    queue_s=0.5,
+    queue_latency_s=0.5,
+    queue_both_count=10_000,
+    doors_s=0.5,
+    subscribers=1000,
+    fan_out_s=2.0,
+    backlog_count=100_000,
+)
 FULL = Plan(
-    "full", 5, 1_000_000_000, {100: 300_000_000, 1000: 1_000_000_000}, 5000, 5, 1_000_000_000, 1000, 10, 20.0, 20.0
+    "full",
+    repetitions=5,
+    warm_up_bytes=1_000_000_000,
+    throughput_bytes={100: 300_000_000, 1000: 1_000_000_000},
+    latency_count=5000,
+    cold_starts=5,
+    memory_bytes=1_000_000_000,
+    topics=1000,
+    partitions_per_topic=10,
+    settle_s=20.0,
+    idle_window_s=20.0,
+    queue_repetitions=3,
+    queue_s=1.0,
+    queue_latency_s=1.0,
+    queue_both_count=30_000,
+    doors_s=1.0,
+    subscribers=1000,
+    fan_out_s=5.0,
+    backlog_count=1_000_000,
 )

@@ -25,7 +25,7 @@ def fresh_name(text: str) -> str:
     return f"{text}-{next(_numbers)}"
 
 
-def settle(directory: Path) -> None:
+def settle(directory: Path, warmed_bytes: int = WARMED_BYTES) -> None:
     """Before the clock starts, what others wrote is on the disk, and the system's free memory is really there.
 
     A virtual machine gives memory that was free for some seconds back to its host, and getting a page again costs four
@@ -36,7 +36,7 @@ def settle(directory: Path) -> None:
     os.sync()
     block = bytes(1 << 20)
     with tempfile.TemporaryFile(dir=directory, buffering=0) as scratch:
-        for _ in range(WARMED_BYTES // len(block)):
+        for _ in range(warmed_bytes // len(block)):
             scratch.write(block)
 
 

@@ -1,4 +1,4 @@
-"""A peer is a server under measurement: it starts, answers the Kafka protocol, and can be weighed while it runs.
+"""A peer is a server under measurement: it starts, answers a protocol, and can be weighed while it runs.
 
 Every peer keeps its data across `stop`/`kill` and `start`, so that restarts can be timed, until `close`.
 """
@@ -7,11 +7,9 @@ from pathlib import Path
 from typing import Protocol
 
 
-class Peer(Protocol):
+class Server(Protocol):
     name: str
 
-    @property
-    def kafka(self) -> str: ...
     @property
     def data(self) -> Path: ...
     def version(self) -> str: ...
@@ -21,3 +19,19 @@ class Peer(Protocol):
     def close(self) -> None: ...
     def rss_bytes(self) -> int: ...
     def cpu_seconds(self) -> float: ...
+
+
+class Peer(Server, Protocol):
+    """A server that speaks Kafka's protocol."""
+
+    @property
+    def kafka(self) -> str: ...
+
+
+class QueuePeer(Server, Protocol):
+    """A server that keeps queues."""
+
+    client: str  # which of the clients in bench.clients.worker
+
+    @property
+    def address(self) -> str: ...

@@ -9,6 +9,8 @@ from penstock.testing.server import Server
 
 
 class Penstock:
+    client = "penstock"
+
     def __init__(self, durability: str, directory: Path | None = None) -> None:
         self.name = f"penstock-{durability}"
         self._home = tempfile.TemporaryDirectory(prefix="penstock-peer-", dir=directory)
@@ -23,6 +25,15 @@ class Penstock:
     @property
     def kafka(self) -> str:
         return self._server.kafka
+
+    @property
+    def address(self) -> str:
+        """Where its own client connects."""
+        return self._server.line
+
+    @property
+    def http(self) -> str:
+        return self._server.http.removeprefix("http://")
 
     @property
     def data(self) -> Path:
