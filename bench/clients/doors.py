@@ -117,7 +117,7 @@ async def http_publish(
 
 
 def single_request(topic: str, value: str) -> tuple[str, bytes]:
-    return f"/topics/{topic}/publish", json.dumps({"key": None, "data": value}).encode()
+    return f"/v1/topics/{topic}/records", json.dumps({"value": value}).encode()
 
 
 def batch_request(topic: str, values: list[str]) -> tuple[str, bytes]:
