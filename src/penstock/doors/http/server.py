@@ -1,0 +1,371 @@
+"""HTTP/1.1 connections: uvicorn's parser and answers, and the bounds that it leaves to others.
+
+    a head       at most MAX_HEAD_BYTES, whole within HEAD_TIMEOUT_S
+    a body       at most max_body_bytes, refused before it is read where its length is told; whole within
+                 BODY_TIMEOUT_S; its bytes are held in the server's limits until it is answered
+    an answer    a client that takes nothing of it for STALL_TIMEOUT_S is cut off
+    silence      the listener closes connections that ask for nothing
+
+A request is begun when it has arrived whole, so nobody waits inside a handler for a body. Who only reads is sent home
+when its client goes or the server drains; who changes something is carried through.
+"""
+
+import asyncio
+import http
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from email.utils import formatdate
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+from uvicorn import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from penstock.doors.http.deadlines import Deadlines
+from penstock.doors.http.errors import (
+    PROBLEM,
+    BodyTooLarge,
+    HeadTooLarge,
+    HttpError,
+    MalformedRequest,
+    RequestTimedOut,
+    problem_of,
+)
+from penstock.doors.limits import Limits
+from penstock.doors.listener import Listener
+from penstock.security.principal import ANONYMOUS, Principal
+
+MAX_HEAD_BYTES = 64 << 10
+HEAD_TIMEOUT_S = 10.0
+BODY_TIMEOUT_S = 60.0
+STALL_TIMEOUT_S = 60.0
+WRITE_BUFFER_BYTES = 256 << 10
+MAX_PIPELINED = 64  # requests that arrived and wait for their turn; beyond it nothing is read
+LINGER_S = 1.0  # a client that still sends when it is refused would get a reset instead of the answer
+
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+@dataclass(slots=True, eq=False)
+class House:
+    """What all connections of one door share."""
+
+    config: Config
+    listener: Listener
+    limits: Limits
+    max_body_bytes: int
+    state: ServerState = field(default_factory=ServerState)
+    draining: bool = False
+    heads: "Deadlines[HttpConnection]" = field(init=False)
+    bodies: "Deadlines[HttpConnection]" = field(init=False)
+    stalls: "Deadlines[Any]" = field(init=False)
+    _second: int = 0
+
+    def __post_init__(self) -> None:
+        self.heads = Deadlines(HEAD_TIMEOUT_S, HttpConnection.head_overdue)
+        self.bodies = Deadlines(BODY_TIMEOUT_S, HttpConnection.body_overdue)
+        self.stalls = Deadlines(STALL_TIMEOUT_S, lambda connection: connection.abort())
+
+    def default_headers(self) -> list[tuple[bytes, bytes]]:
+        now_s = int(time.time())
+        if now_s != self._second:
+            self._second = now_s
+            self.state.default_headers = [(b"date", formatdate(now_s, usegmt=True).encode())]
+        return self.state.default_headers
+
+    def stop(self) -> None:
+        for deadlines in (self.heads, self.bodies, self.stalls):
+            deadlines.stop()
+
+
+class Cycle(RequestResponseCycle):
+    """One request until it is answered."""
+
+    held_bytes = 0
+    reader = False  # changes nothing, may be cancelled
+    task: "asyncio.Task[None] | None" = None
+
+
+class HttpConnection(HttpToolsProtocol):
+    def __init__(self, house: House) -> None:
+        super().__init__(house.config, house.state, {}, asyncio.get_running_loop())
+        self.house = house
+        self.principal: Principal = ANONYMOUS
+        self.cycle: Cycle | None = None  # type: ignore[assignment]  # the one being answered
+        self._arriving: Cycle | None = None
+        self._waiting: deque[Cycle] = deque()
+        self._in_head = True
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._length: int | None = None
+        self._refusal: HttpError | None = None
+        self._draining = False
+
+    # -- the transport's side ---------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        if not self.house.listener.admit(self, transport):
+            transport.abort()
+            self.transport = transport
+            return
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        self.principal = Principal(ANONYMOUS.name, self.client[0] if self.client else "")
+        self.house.heads.begin(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        house = self.house
+        house.listener.gone(self)
+        for deadlines in (house.heads, house.bodies, house.stalls):
+            deadlines.end(self)
+        self._waiting.clear()
+        self._arriving = None
+        cycle = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            self._send_home(cycle)
+        if self.flow is not None:
+            super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refusal is not None or self._draining:
+            return
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            if self._should_upgrade():
+                self.handle_websocket_upgrade()
+            else:
+                self._refuse(MalformedRequest("this server upgrades connections to `websocket` only"))
+            return
+        except httptools.HttpParserError as error:
+            self._refuse(MalformedRequest(f"this is not HTTP/1.1: {error}"))
+            return
+        if self._in_head:
+            self._head_bytes += len(data)
+            self.house.heads.begin(self)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse_large_head()
+        elif self._arriving is not None:
+            self.house.bodies.begin(self)
+            self._breathe()
+
+    def pause_writing(self) -> None:
+        self.house.stalls.begin(self)
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        self.house.stalls.end(self)
+        super().resume_writing()
+
+    # -- the parser's side ------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._in_head = True
+        self._head_bytes = 0
+        self._body_bytes = 0
+        self._length = None
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._head_bytes += len(name) + len(value)
+        if len(name) == 14 and name.lower() == b"content-length":
+            self._length = int(value)
+
+    def on_headers_complete(self) -> None:
+        house = self.house
+        self._in_head = False
+        house.heads.end(self)
+        house.listener.heard(self)
+        parser, scope = self.parser, self.scope
+        scope["method"] = parser.get_method().decode("ascii")
+        scope["http_version"] = version = parser.get_http_version()
+        if parser.should_upgrade() and self._should_upgrade():
+            return
+        url = httptools.parse_url(self.url)
+        scope["raw_path"] = url.path
+        path = url.path.decode("ascii")
+        scope["path"] = unquote(path) if "%" in path else path
+        scope["query_string"] = url.query or b""
+        scope["state"]["connection"] = self
+        self._arriving = Cycle(
+            scope=scope,
+            transport=self.transport,
+            flow=self.flow,
+            logger=self.logger,
+            access_logger=self.access_logger,
+            access_log=False,
+            default_headers=house.default_headers(),
+            message_event=asyncio.Event(),
+            expect_100_continue=False,
+            keep_alive=version != "1.0" and parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self._head_bytes + len(self.url) > MAX_HEAD_BYTES:
+            self._refuse_large_head()
+        elif self._length is not None and self._length > house.max_body_bytes:
+            self._refuse_large_body()
+        elif self.expect_100_continue and self.cycle is None:
+            self.transport.write(CONTINUE)
+
+    def on_body(self, body: bytes) -> None:
+        arriving = self._arriving
+        if arriving is None or self._refusal is not None:
+            return
+        self._body_bytes += len(body)
+        if self._body_bytes > self.house.max_body_bytes:
+            self._refuse_large_body()
+            return
+        arriving.body += body
+        arriving.held_bytes += len(body)
+        self.house.limits.hold(self, len(body))
+
+    def on_message_complete(self) -> None:
+        arriving, self._arriving = self._arriving, None
+        self._in_head = True
+        self._head_bytes = 0
+        self.house.bodies.end(self)
+        if arriving is None or self._refusal is not None:
+            return
+        arriving.more_body = False
+        arriving.message_event.set()
+        if self.cycle is None:
+            self._begin(arriving)
+        else:
+            self._waiting.append(arriving)
+            if len(self._waiting) >= MAX_PIPELINED:
+                self.flow.pause_reading()
+
+    # -- requests ---------------------------------------------------------------------------------------------
+
+    def _begin(self, cycle: Cycle) -> None:
+        self.cycle = cycle
+        cycle.task = task = self.loop.create_task(cycle.run_asgi(self.app))
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+
+    def on_response_complete(self) -> None:
+        cycle, self.cycle = self.cycle, None
+        house = self.house
+        if cycle is not None and cycle.held_bytes:
+            house.limits.release(self, cycle.held_bytes)
+        house.listener.heard(self)
+        if self.transport.is_closing():
+            house.listener.settled()
+            return
+        if self._waiting:
+            self._begin(self._waiting.popleft())
+        elif self._refusal is not None:
+            self._write_refusal(self._refusal)
+        elif self._draining:
+            self.transport.close()
+        if not self._draining and len(self._waiting) < MAX_PIPELINED:
+            self.flow.resume_reading()
+        if self.cycle is None:
+            house.listener.settled()
+
+    def _send_home(self, cycle: Cycle) -> None:
+        """Cancel who only reads, in the next tick: a task that never ran could not clean up after itself."""
+        if cycle.reader and cycle.task is not None:
+            self.loop.call_soon(cycle.task.cancel)
+
+    def read_only(self) -> None:
+        """The request being answered changes nothing: it ends with its client, and when the server drains."""
+        if self.cycle is not None:
+            self.cycle.reader = True
+            if self._draining or self.transport.is_closing():
+                self._send_home(self.cycle)
+
+    def take_body(self) -> bytes:
+        assert self.cycle is not None
+        body, self.cycle.body = bytes(self.cycle.body), bytearray()
+        return body
+
+    def _breathe(self) -> None:
+        """While the requests of all doors fill their memory, none is read from."""
+        if self.house.limits.exhausted:
+            self.flow.pause_reading()
+            self.house.limits.wait(self)
+
+    # -- refusing ---------------------------------------------------------------------------------------------
+
+    def head_overdue(self) -> None:
+        if self._head_bytes:
+            self._refuse(RequestTimedOut(f"the head of the request did not arrive within {HEAD_TIMEOUT_S:g} s"))
+        else:
+            self.transport.close()  # it never asked for anything
+
+    def body_overdue(self) -> None:
+        self._refuse(RequestTimedOut(f"the body of the request did not arrive within {BODY_TIMEOUT_S:g} s"))
+
+    def _refuse_large_head(self) -> None:
+        self._refuse(HeadTooLarge(f"the head of a request may have {MAX_HEAD_BYTES} bytes"))
+
+    def _refuse_large_body(self) -> None:
+        bound = self.house.max_body_bytes
+        self._refuse(BodyTooLarge(f"the body of a request may have {bound} bytes (max_body_bytes)"))
+
+    def _refuse(self, error: HttpError) -> None:
+        """Answer what came before, then say what is wrong, and close: what follows cannot be understood."""
+        if self._refusal is not None:
+            return
+        self._refusal = error
+        self._arriving = None
+        house = self.house
+        house.heads.end(self)
+        house.bodies.end(self)
+        if self.cycle is None and not self.transport.is_closing():
+            self._write_refusal(error)
+
+    def _write_refusal(self, error: HttpError) -> None:
+        body = msgspec.json.encode(problem_of(error))
+        phrase = http.HTTPStatus(error.status).phrase
+        head = (
+            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: {PROBLEM}\r\n"
+            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
+        )
+        self.transport.write(head.encode() + body)
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Say that nothing more comes, and give the client a moment to read that before its bytes are refused."""
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.house.stalls.begin(self)
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    # -- the listener's side ----------------------------------------------------------------------------------
+
+    def idle(self) -> bool:
+        return self.cycle is None and not self._waiting
+
+    def stop_reading(self) -> None:
+        self._draining = True
+        self._arriving = None
+        if self.idle():
+            self.transport.close()
+            return
+        self.flow.pause_reading()
+        for cycle in (self.cycle, *self._waiting):
+            if cycle is not None:
+                cycle.keep_alive = False
+        self._waiting.clear()
+        if self.cycle is not None:
+            self._send_home(self.cycle)
+
+    def resume_reading(self) -> None:
+        if not self._draining and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._breathe()
+
+    def abort(self) -> None:
+        self.transport.abort()
+
+    def handle_websocket_upgrade(self) -> None:
+        self.house.listener.gone(self)
+        self.house.heads.end(self)
+        super().handle_websocket_upgrade()
