@@ -1,0 +1,258 @@
+"""Consuming queue views: leases pushed or asked for, settled, and stepped on from.
+
+A push goes to a subscription as it comes: the broker hands out what the subscriber's credit allows. So that large
+messages do not pile up here, the broker is told of as much of the credit as makes HELD_BYTES of messages of the size
+seen so far, and of none while the client does not take what it gets.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import cast
+
+from penstock.broker.queues import Delivery, Outcome, Publication, QueueSettings, Receipt, Subscription
+from penstock.doors.line.binary_api import LATER, Call, handles
+from penstock.doors.line.binary_push import checked_credit, fields_as, matches_of
+from penstock.model.batch import encode_batch
+from penstock.model.errors import InvalidRequest, PenstockError
+from penstock.model.message import Outgoing
+from penstock.model.record import Record
+from penstock.wire.native.messages import (
+    Deliveries,
+    Done,
+    Lease,
+    Leased,
+    Message,
+    PeekView,
+    Settle,
+    Settled,
+    Step,
+    StepMessage,
+    SubscribeQueue,
+)
+
+HELD_BYTES = 4 << 20
+FIRST_CREDIT = 1_000
+LEAST_CREDIT = 4
+MAX_LEASED = 10_000  # by one request
+MAX_WAIT_MS = 3_600_000
+_OFFSET_BITS = 48  # of a place, as docs/protocol.md has it
+
+
+class QueuePush:
+    """A subscription to a view."""
+
+    def __init__(self, call: Call, credit: int, *, ordered: bool) -> None:
+        self._call = call
+        self._credit = credit
+        self._allowed = min(credit, FIRST_CREDIT)  # what the broker should know of it
+        self._given = self._allowed  # what the broker knows of it
+        self._ordered = ordered
+        self._has_room = True
+        self._early: list[Sequence[Delivery]] | None = []  # until the request was answered
+        self.subscription: Subscription | None = None
+
+    @property
+    def given(self) -> int:
+        return self._given
+
+    def begin(self) -> None:
+        """The client was told that it is subscribed: what came before that may follow."""
+        early, self._early = self._early, None
+        for deliveries in early or ():
+            self.deliver(deliveries)
+        self._tell()
+
+    def deliver(self, deliveries: Sequence[Delivery]) -> None:
+        if self._early is not None:
+            self._early.append(deliveries)
+            return
+        leased, size_bytes = leased_of(deliveries, ordered=self._ordered)
+        self._call.connection.push(self._call.correlation_id, Deliveries(leased))
+        worth_holding = max(LEAST_CREDIT, HELD_BYTES * len(deliveries) // max(1, size_bytes))
+        self._allowed = min(self._credit, max(worth_holding, self._allowed // 2), 2 * self._allowed)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Let the broker know of as much credit as it should."""
+        wanted = self._allowed if self._has_room else 0
+        if wanted != self._given and self.subscription is not None:
+            more, self._given = wanted - self._given, wanted
+            self.subscription.add_credit(more)
+
+    def ended(self, error: PenstockError) -> None:
+        self._call.connection.ended(self._call.correlation_id, error)
+
+    def add_credit(self, credit: int) -> None:
+        self._credit = checked_credit(self._credit + credit)
+        self._allowed = min(self._credit, self._allowed + credit)
+        self._tell()
+
+    def room_changed(self, has_room: bool) -> None:
+        self._has_room = has_room
+        self._tell()
+
+    def close(self) -> None:
+        if self.subscription is not None:
+            self.subscription.close()
+            self.subscription = None
+
+
+def leased_of(deliveries: Iterable[Delivery], *, ordered: bool = False) -> tuple[list[Leased], int]:
+    """One entry for each partition, or more where offsets do not rise, and about how many bytes that is.
+
+    `ordered`: the deliveries stay in exactly the order they have, as priorities need it.
+    """
+    found: list[tuple[list[Record], Leased]] = []
+    latest: dict[tuple[str, int], tuple[list[Record], Leased]] = {}
+    key: tuple[str, int] | None = None
+    for topic, partition, record, (place, number), attempt in deliveries:
+        if key != (topic, partition):
+            key = (topic, partition)
+            if ordered:
+                latest.clear()
+        entry = latest.get(key)
+        if entry is None or entry[0][-1].offset >= record.offset:
+            latest[key] = entry = ([], Leased(topic, partition, place >> _OFFSET_BITS, b"", [], []))
+            found.append(entry)
+        records, leased = entry
+        records.append(record)
+        leased.numbers.append(number)
+        leased.attempts.append(attempt)
+    size_bytes = 0
+    for records, leased in found:
+        leased.batch = cast(bytes, encode_batch(records))
+        size_bytes += len(leased.batch)
+    return [leased for _, leased in found], size_bytes
+
+
+@handles(SubscribeQueue)
+async def subscribe_queue(call: Call, request: SubscribeQueue) -> object:
+    connection, queues = call.connection, call.broker.queues
+    connection.check_new(call.correlation_id)
+    credit = checked_credit(request.credit)
+    if request.create:
+        settings = fields_as(QueueSettings, request.settings)
+        view = await queues.create(
+            call.principal,
+            request.topic,
+            request.view,
+            settings,
+            matches=matches_of(request.matches),
+            or_existing=True,
+        )
+    else:
+        view = queues.describe(call.principal, request.topic, request.view)
+    push = QueuePush(call, credit, ordered=view.settings.max_priority > 0)
+    push.subscription = await queues.subscribe(
+        call.principal,
+        request.topic,
+        request.view,
+        push.deliver,
+        push.given,
+        lease_ms=request.lease_ms,
+        ended=push.ended,
+    )
+    call.reply(Done())
+    connection.add(call.correlation_id, push)
+    push.begin()
+    return LATER
+
+
+# -- asking for leases --------------------------------------------------------------------------------------
+
+
+@handles(Lease, waits=True)
+async def lease(call: Call, request: Lease) -> object:
+    if not 1 <= request.limit <= MAX_LEASED:
+        raise InvalidRequest(f"limit is {request.limit}; 1 to {MAX_LEASED} are allowed")
+    return _lease(call, request)
+
+
+async def _lease(call: Call, request: Lease) -> Message | None:
+    queues = call.broker.queues
+    deliveries = await queues.lease(
+        call.principal,
+        request.topic,
+        request.view,
+        request.limit,
+        wait_ms=min(max(0, request.wait_ms), MAX_WAIT_MS),
+        lease_ms=request.lease_ms,
+    )
+    if call.connection.closed:
+        receipts = [delivery.receipt for delivery in deliveries]
+        if receipts:
+            queues.settle(call.principal, request.topic, request.view, Outcome.RELEASE, receipts)
+        return None
+    return Deliveries(leased_of(deliveries, ordered=True)[0])
+
+
+@handles(PeekView)
+async def peek_view(call: Call, request: PeekView) -> object:
+    if not 1 <= request.limit <= MAX_LEASED:
+        raise InvalidRequest(f"limit is {request.limit}; 1 to {MAX_LEASED} are allowed")
+    return _peek(call, request)
+
+
+async def _peek(call: Call, request: PeekView) -> Message:
+    found = await call.broker.queues.peek(call.principal, request.topic, request.view, request.limit)
+    return Deliveries(leased_of(found, ordered=True)[0])
+
+
+# -- settling -----------------------------------------------------------------------------------------------
+
+_OUTCOMES = {outcome.value: outcome for outcome in Outcome}
+_receipt: Callable[[tuple[int, int]], Receipt] = Receipt._make
+
+
+@handles(Settle)
+async def settle(call: Call, request: Settle) -> object:
+    outcome = _OUTCOMES.get(request.outcome)
+    if outcome is None:
+        raise InvalidRequest(f"outcome is {request.outcome!r}; allowed are {', '.join(_OUTCOMES)}")
+    settling = call.broker.queues.settle(
+        call.principal,
+        request.topic,
+        request.view,
+        outcome,
+        list(map(_receipt, request.receipts)),
+        delay_ms=request.delay_ms,
+        lease_ms=request.lease_ms,
+    )
+    settling.add_done_callback(partial(_settled, call))
+    return LATER
+
+
+def _settled(call: Call, settling: "asyncio.Future[list[PenstockError | None]]") -> None:
+    error = settling.exception()
+    if error is not None:
+        call.fail(error)
+        return
+    results = settling.result()
+    lost = [index for index, refused in enumerate(results) if refused is not None] if any(results) else []
+    call.reply(Settled(lost))
+
+
+@handles(Step)
+async def step(call: Call, request: Step) -> object:
+    return _step(call, request)
+
+
+async def _step(call: Call, request: Step) -> Message:
+    topics: dict[str, list[Outgoing]] = {}
+    for message in request.messages:
+        topics.setdefault(message.topic, []).append(_outgoing(message))
+    done_now = await call.broker.queues.step(
+        call.principal,
+        request.topic,
+        request.view,
+        request.name,
+        list(map(_receipt, request.receipts)),
+        [Publication(topic, tuple(messages)) for topic, messages in topics.items()],
+    )
+    return Done(int(done_now))
+
+
+def _outgoing(message: StepMessage) -> Outgoing:
+    headers = tuple((name, value) for name, value in message.headers)
+    return Outgoing(message.key, message.value, headers, message.timestamp_ms, message.partition)
