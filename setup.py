@@ -15,6 +15,7 @@ LEAVES = [
     "src/penstock/model/record.py",
     "src/penstock/model/batch.py",
     "src/penstock/model/partitioner.py",
+    "src/penstock/model/outgoing.py",
     "src/penstock/wire/kafka/plan.py",
     "src/penstock/wire/kafka/reader.py",
     "src/penstock/wire/kafka/writer.py",

@@ -1,5 +1,6 @@
 """Which batches a topic takes in. A batch is opened only where its topic's settings leave no other way."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -18,6 +19,7 @@ from penstock.model.batch import (
     set_append_time,
 )
 from penstock.model.errors import CorruptBatch, InvalidRecord, InvalidTimestamp, RecordTooLarge, UnsupportedCompression
+from penstock.model.record import Record
 
 NO_TIMESTAMP = -1
 _CODECS = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -59,6 +61,52 @@ def admit(batch: bytearray | memoryview, settings: TopicSettings, now_ms: int) -
     return Admitted(header, batch)
 
 
+def make_batch(
+    records: Sequence[Record],
+    settings: TopicSettings,
+    now_ms: int,
+    *,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> Admitted:
+    """A batch of the broker's own making, as its topic keeps it. Its records were held against the settings before:
+    what `admit` would check of a stranger's batch is so by construction, but for the size."""
+    batch = encode_batch(
+        records,
+        compression=_CODECS.get(settings.compression, 0),
+        attributes=_LOG_APPEND_TIME if settings.log_append_time else 0,
+        max_timestamp_ms=now_ms if settings.log_append_time else None,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+    )
+    check_size(len(batch), settings)
+    return Admitted(read_header(batch), batch)
+
+
+def check_size(size_bytes: int, settings: TopicSettings) -> None:
+    if size_bytes > settings.max_message_bytes:
+        raise RecordTooLarge(
+            f"the batch has {size_bytes} bytes, the topic takes {settings.max_message_bytes} (max.message.bytes)"
+        )
+
+
+def check_record(record: Record, settings: TopicSettings, now_ms: int) -> None:
+    """Whether a topic takes this record, apart from its size."""
+    if settings.compacted and record.key is None:
+        raise InvalidRecord("a record of a compacted topic needs a key")
+    if not settings.log_append_time:
+        _check_time_range(record.timestamp_ms, record.timestamp_ms, settings, now_ms)
+
+
+def asks_of_records(settings: TopicSettings) -> bool:
+    """Whether there is anything that `check_record` could find wrong."""
+    return (
+        settings.compacted or settings.timestamp_after_max_ms != FOREVER or settings.timestamp_before_max_ms != FOREVER
+    )
+
+
 def _checked(batch: bytearray | memoryview) -> BatchHeader:
     """The header of a sound batch. What was damaged on its way may be sent again; what was never a batch may not."""
     try:
@@ -82,10 +130,7 @@ def _is_damaged(batch: bytearray | memoryview) -> bool:
 def _check_shape(header: BatchHeader, given_bytes: int, settings: TopicSettings) -> None:
     if header.size_bytes != given_bytes:
         raise InvalidRecord("exactly one record batch per partition is taken in one request")
-    if header.size_bytes > settings.max_message_bytes:
-        raise RecordTooLarge(
-            f"the batch has {header.size_bytes} bytes, the topic takes {settings.max_message_bytes} (max.message.bytes)"
-        )
+    check_size(header.size_bytes, settings)
     if header.is_control:
         raise InvalidRecord("only the broker writes control batches")
     if header.is_transactional:
@@ -99,14 +144,18 @@ def _check_shape(header: BatchHeader, given_bytes: int, settings: TopicSettings)
 
 
 def _check_times(header: BatchHeader, settings: TopicSettings, now_ms: int) -> None:
+    _check_time_range(header.base_timestamp_ms, header.max_timestamp_ms, settings, now_ms)
+
+
+def _check_time_range(first_ms: int, newest_ms: int, settings: TopicSettings, now_ms: int) -> None:
     after_ms, before_ms = settings.timestamp_after_max_ms, settings.timestamp_before_max_ms
     if after_ms == FOREVER and before_ms == FOREVER:
         return
-    if header.max_timestamp_ms > now_ms + after_ms:
+    if newest_ms > now_ms + after_ms:
         raise InvalidTimestamp(
             f"a timestamp lies more than {after_ms} ms in the future (message.timestamp.after.max.ms)"
         )
-    if header.base_timestamp_ms != NO_TIMESTAMP and header.base_timestamp_ms < now_ms - before_ms:
+    if first_ms != NO_TIMESTAMP and first_ms < now_ms - before_ms:
         raise InvalidTimestamp(
             f"a timestamp lies more than {before_ms} ms in the past (message.timestamp.before.max.ms)"
         )
