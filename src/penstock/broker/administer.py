@@ -44,8 +44,10 @@ class Administrator:
             return Topic(name, NO_TOPIC_ID, self._topics.check_new(name, count, settings or {}), [None] * count)
         return await self._topics.create(name, count, settings or {})
 
-    async def topic_on_first_use(self, principal: Principal, name: str, *, allowed: bool = True) -> Topic:
-        """The topic; made with the defaults if it is not there and the server, and the client, allow that."""
+    async def topic_on_first_use(
+        self, principal: Principal, name: str, *, allowed: bool = True, settings: Mapping[str, str] | None = None
+    ) -> Topic:
+        """The topic; made with these settings if it is not there and the server, and the client, allow that."""
         self._authorizer.check(principal, Operation.DESCRIBE, Resource.TOPIC, name)
         topic = self._topics.by_name.get(name)
         if topic is not None:
@@ -54,8 +56,8 @@ class Administrator:
         if not (allowed and self.auto_create_topics) or is_internal(name):
             raise UnknownTopic(f"there is no topic {name!r}")
         self._check_create(principal, name)
-        self._topics.check_new(name, self.default_partitions, {})
-        return await self._topics.create(name, self.default_partitions, {}, or_existing=True)
+        self._topics.check_new(name, self.default_partitions, settings or {})
+        return await self._topics.create(name, self.default_partitions, settings or {}, or_existing=True)
 
     def _check_create(self, principal: Principal, name: str) -> None:
         if not self._authorizer.allows(principal, Operation.CREATE, Resource.CLUSTER, CLUSTER):

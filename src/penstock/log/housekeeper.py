@@ -100,7 +100,9 @@ class Housekeeper:
         partition.grow_older(retention.grace_ms(settings), now_ms)
         if self._should_roll(partition, now_ms):
             await partition.engine.roll(partition.stream)
-        start = retention.new_start(partition.spans(), settings, partition.start_offset, now_ms, partition.aged_end)
+        start = retention.new_start(
+            partition.spans(), settings, partition.start_offset, now_ms, partition.aged_end, partition.settled_end
+        )
         if start > partition.start_offset:
             _log.info("%s now starts at %d, was %d", partition.stream, start, partition.start_offset)
             await partition.trim(start)
@@ -121,6 +123,7 @@ class Housekeeper:
             return False
         return (
             retention.is_expired(spans[-1], partition.settings, now_ms, partition.aged_end)
+            or retention.is_open_span_settled(spans[-1], partition.settings, partition.settled_end)
             or partition.active_ms + partition.settings.spec.segment_ms <= now_ms
         )
 

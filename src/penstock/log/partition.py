@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from penstock.log import retention
 from penstock.log.producers import Producers, Written
 from penstock.log.settings import TopicSettings
 from penstock.model.batch import BatchHeader, decode_batch, stamp, walk
@@ -84,6 +85,7 @@ class Partition:
         "housekeeping_due_ms",
         "producers",
         "settings",
+        "settled_end",
         "start_offset",
         "stream",
     )
@@ -101,6 +103,7 @@ class Partition:
         self.durable_end = state.end_offset
         self.producers = Producers()
         self.cleaned_end = state.start_offset
+        self.settled_end: int | None = None  # what lies before it, every queue view has settled; None: there is none
         self.appended_bytes = 0  # since the housekeeper last looked
         self.active_ms = clock.wall_ms()  # when the housekeeper last found something new
         self.aged_end = state.end_offset  # what lies before it has been readable for its grace
@@ -270,6 +273,12 @@ class Partition:
             await self.engine.trim(self.stream, start_offset)
             self.start_offset = max(self.start_offset, start_offset)
             self.cleaned_end = max(self.cleaned_end, start_offset)
+
+    def note_settled(self, settled_end: int | None) -> None:
+        """How far all queue views that read this partition have settled it. Not for every message: it looks around."""
+        self.settled_end = settled_end
+        if retention.frees_settled(self.spans(), self.settings, settled_end):
+            self.attend(self)
 
     def configure(self, settings: TopicSettings) -> None:
         self.settings = settings

@@ -67,7 +67,7 @@ def _one_of(*names: str) -> Callable[[str], str]:
 
 def _policies(text: str) -> frozenset[str]:
     policies = frozenset(part.strip() for part in text.split(",") if part.strip())
-    if not policies <= {"delete", "compact"}:
+    if not policies <= {"delete", "compact", "settled"} or {"compact", "settled"} <= policies:
         raise ValueError(text)
     return policies
 
@@ -91,8 +91,9 @@ SETTINGS: Mapping[str, Setting] = {
             "cleanup.policy",
             Kind.LIST,
             "delete",
-            "delete, compact or delete,compact",
-            "delete: remove old segments by time and size; compact: keep the newest record of every key.",
+            "delete, compact, settled, delete,compact or delete,settled",
+            "delete: remove old segments by time and size; compact: keep the newest record of every key; "
+            "settled: remove segments in which all queue views of the topic have settled everything.",
             _policies,
         ),
         _choice(
@@ -101,6 +102,11 @@ SETTINGS: Mapping[str, Setting] = {
             *("producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"),
         ),
         _long("delete.retention.ms", _DAY_MS, "How long a compacted topic keeps the tombstone of a deleted key."),
+        _choice(
+            "delivery.guarantee",
+            "What a new queue view of this topic promises, unless it is told otherwise.",
+            *("at-least-once", "at-most-once", "exactly-once"),
+        ),
         _choice(
             "durability",
             "When a write is acknowledged: sync = on stable storage; interval = handed to the operating system, "
@@ -145,6 +151,8 @@ class TopicSettings:
     overrides: Mapping[str, str]
     compacted: bool
     deleted: bool
+    settled: bool
+    guarantee: str
     compression: str
     delete_retention_ms: int
     max_compaction_lag_ms: int
@@ -195,6 +203,8 @@ def topic_settings(overrides: Mapping[str, str], defaults: Mapping[str, str] | N
         overrides={name: text.strip() for name, text in overrides.items()},
         compacted="compact" in policies,
         deleted=deleted,
+        settled="settled" in policies,
+        guarantee=value("delivery.guarantee"),
         compression=value("compression.type"),
         delete_retention_ms=value("delete.retention.ms"),
         max_compaction_lag_ms=value("max.compaction.lag.ms"),

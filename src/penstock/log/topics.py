@@ -88,6 +88,7 @@ class Topics:
     max_topics: int = 100_000
     max_partitions: int = 200_000
     opened: Callable[[Partition], None] = lambda partition: None  # told of each partition when it opens
+    grown: Callable[[Topic], None] = lambda topic: None  # told of each topic that was given more partitions
     by_name: dict[str, Topic] = field(default_factory=dict)
     by_id: dict[TopicId, Topic] = field(default_factory=dict)
     partition_count: int = 0
@@ -212,6 +213,7 @@ class Topics:
             added = count - topic.partition_count
             topic.partitions.extend([None] * added)
             self.partition_count += added
+            self.grown(topic)
 
     def check_count_of(self, topic: Topic, count: int) -> None:
         """Whether a topic may have this many partitions from now on: more than now, within the bounds."""
