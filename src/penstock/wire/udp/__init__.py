@@ -1,0 +1,1 @@
+"""Datagrams that a shell or a microcontroller can send."""
