@@ -1,9 +1,86 @@
-"""Penstock: one durable log, every protocol, and Spark at the end of the pipe."""
+"""Penstock: one durable log, every protocol, and Spark at the end of the pipe.
+
+What users need is here by name and is imported when it is first asked for: `penstock serve` needs none of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from penstock._compiled import compiled, obey_environment
 
-__all__ = ["__version__", "compiled"]
+if TYPE_CHECKING:
+    from penstock.client.admin import Binding, Bounds, Match, Queue, Router, Topic
+    from penstock.client.client import Client
+    from penstock.client.errors import BufferFull, ClientClosed, ClientError, Disconnected, ProtocolBroken, Unreachable
+    from penstock.client.log import LogSubscription
+    from penstock.client.message import Message, Outgoing
+    from penstock.client.push import PubSubSubscription
+    from penstock.client.queue import QueueSubscription, Step
+    from penstock.client.sync import SyncClient, SyncMessage, SyncSubscription
+    from penstock.model.errors import (
+        InvalidRecord,
+        InvalidRequest,
+        InvalidSetting,
+        InvalidTopicName,
+        InvalidViewName,
+        LeaseLost,
+        LimitReached,
+        NotAllowed,
+        OffsetOutOfRange,
+        PenstockError,
+        RecordTooLarge,
+        RouterExists,
+        SlowSubscriber,
+        StorageFailed,
+        StorageFull,
+        TimedOut,
+        TopicExists,
+        UnknownGroup,
+        UnknownPartition,
+        UnknownRouter,
+        UnknownTopic,
+        UnknownView,
+        ViewExists,
+    )
+    from penstock.model.message import Placed
+
+__all__ = [
+    "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Disconnected", "InvalidRecord",
+    "InvalidRequest", "InvalidSetting", "InvalidTopicName", "InvalidViewName", "LeaseLost", "LimitReached",
+    "LogSubscription", "Match", "Message", "NotAllowed", "OffsetOutOfRange", "Outgoing", "PenstockError", "Placed",
+    "ProtocolBroken", "PubSubSubscription", "Queue", "QueueSubscription", "RecordTooLarge", "Router", "RouterExists",
+    "SlowSubscriber", "Step", "StorageFailed", "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription",
+    "TimedOut", "Topic", "TopicExists", "Unreachable", "UnknownGroup", "UnknownPartition", "UnknownRouter",
+    "UnknownTopic", "UnknownView", "ViewExists", "__version__", "compiled",
+]  # fmt: skip
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "penstock.client.admin": ("Binding", "Bounds", "Match", "Queue", "Router", "Topic"),
+    "penstock.client.client": ("Client",),
+    "penstock.client.errors": (
+        "BufferFull", "ClientClosed", "ClientError", "Disconnected", "ProtocolBroken", "Unreachable",
+    ),
+    "penstock.client.log": ("LogSubscription",),
+    "penstock.client.message": ("Message", "Outgoing"),
+    "penstock.client.push": ("PubSubSubscription",),
+    "penstock.client.queue": ("QueueSubscription", "Step"),
+    "penstock.client.sync": ("SyncClient", "SyncMessage", "SyncSubscription"),
+    "penstock.model.message": ("Placed",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_OTHERS = "penstock.model.errors"
+
 obey_environment()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(_HOME_OF.get(name, _OTHERS)), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

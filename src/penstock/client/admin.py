@@ -1,0 +1,239 @@
+"""Everything a client may ask about topics, queue views, routers and offsets: one call, one request."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict
+
+from penstock.client.message import Message
+from penstock.client.session import Session
+from penstock.model.batch import decode_batch
+from penstock.model.errors import TopicExists, UnknownRouter, UnknownTopic, UnknownView, ViewExists
+from penstock.wire.native import messages as wire
+
+DEFAULT_VIEW = "queue"
+RouterKind = Literal["direct", "fanout", "topic", "headers"]
+
+
+class Match(TypedDict, total=False):
+    """What a filter asks for; a filter is a list of these, and takes what any of them takes."""
+
+    key: str  # the whole key
+    pattern: str  # words between dots; `*` is one word, `#` any number of them
+    headers: dict[str, str]
+    any_header: bool  # one of the headers is enough
+
+
+class Topic(NamedTuple):
+    name: str
+    partitions: int
+    settings: dict[str, str]
+
+
+class Queue(NamedTuple):
+    """A queue view: its settings, what it reads, and its messages in numbers."""
+
+    topic: str
+    name: str
+    settings: dict[str, int | float | str | bool | None]
+    sources: list[tuple[str, list[wire.MatchFields]]]
+    paused: bool
+    counts: dict[str, int]
+
+    @property
+    def pending(self) -> int:
+        return self.counts.get("pending", 0)
+
+    @property
+    def processing(self) -> int:
+        return self.counts.get("processing", 0)
+
+    @property
+    def processed(self) -> int:
+        return self.counts.get("processed", 0)
+
+
+class Binding(NamedTuple):
+    to: str
+    key: str | None = None
+    headers: Mapping[str, str] = {}
+    any_header: bool = False
+
+
+class Router(NamedTuple):
+    name: str
+    kind: str
+    bindings: list[Binding]
+
+
+class Bounds(NamedTuple):
+    """A partition's first offset, the one after its last, and the first at or after the time that was asked for."""
+
+    start: int
+    end: int
+    found: int
+
+
+def match_fields(matches: Sequence[Match]) -> list[wire.MatchFields]:
+    return [dict(match) for match in matches]  # type: ignore[arg-type]
+
+
+class Admin:
+    """Mixed into the client. Repeating any of these after a lost answer is safe."""
+
+    _session: Session
+
+    # -- topics -------------------------------------------------------------------------------------------------
+
+    async def create_topic(
+        self, name: str, partitions: int | None = None, settings: Mapping[str, str] | None = None
+    ) -> Topic:
+        request = wire.CreateTopic(name, partitions, dict(settings or {}))
+        answer = await self._session.call(request, done_if=TopicExists)
+        return await self.topic(name) if answer is None else _topic(answer.topics[0])
+
+    async def delete_topic(self, name: str) -> None:
+        await self._session.call(wire.DeleteTopic(name), done_if=UnknownTopic)
+
+    async def alter_topic(
+        self, name: str, settings: Mapping[str, str | None] | None = None, partitions: int | None = None
+    ) -> None:
+        """Set these settings (None takes one back), and grow to so many partitions."""
+        await self._session.call(wire.AlterTopic(name, dict(settings or {}), partitions))
+
+    async def topics(self) -> list[Topic]:
+        answer = await self._session.call(wire.ListTopics())
+        return [_topic(one) for one in answer.topics]
+
+    async def topic(self, name: str) -> Topic:
+        """Raises UnknownTopic; never makes one."""
+        answer = await self._session.call(wire.FindTopic(name, create=False))
+        return _topic(answer.topics[0])
+
+    # -- offsets ------------------------------------------------------------------------------------------------
+
+    async def offsets(self, topic: str, partition: int = 0, timestamp_ms: int | None = None) -> Bounds:
+        answer = await self._session.call(wire.ListOffsets(topic, partition, timestamp_ms))
+        return Bounds(answer.start, answer.end, answer.found)
+
+    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """The next offset to read, by topic and partition."""
+        await self._session.call(wire.Commit(group, [(*place, offset) for place, offset in offsets.items()]))
+
+    async def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:
+        answer = await self._session.call(wire.Committed(group, topic))
+        return {(name, partition): offset for name, partition, offset in answer.offsets}
+
+    # -- queue views --------------------------------------------------------------------------------------------
+
+    async def create_queue(
+        self,
+        topic: str,
+        name: str = DEFAULT_VIEW,
+        *,
+        matches: Sequence[Match] = (),
+        start: Literal["earliest", "latest"] = "earliest",
+        or_existing: bool = False,
+        **settings: Any,
+    ) -> Queue:
+        """A queue view with these settings, as docs/queues.md names them; the topic is made on first use."""
+        request = wire.CreateView(topic, name, settings, match_fields(matches), start, or_existing)
+        answer = await self._session.call(request, done_if=ViewExists)
+        return await self.queue(topic, name) if answer is None else _queue(answer.views[0])
+
+    async def configure_queue(
+        self, topic: str, name: str = DEFAULT_VIEW, *, matches: Sequence[Match] | None = None, **settings: Any
+    ) -> Queue:
+        fields = None if matches is None else match_fields(matches)
+        answer = await self._session.call(wire.ConfigureView(topic, name, settings, fields))
+        return _queue(answer.views[0])
+
+    async def queues(self, topic: str | None = None) -> list[Queue]:
+        answer = await self._session.call(wire.ListViews(topic))
+        return [_queue(view) for view in answer.views]
+
+    async def queue(self, topic: str, name: str = DEFAULT_VIEW) -> Queue:
+        """Raises UnknownView."""
+        answer = await self._session.call(wire.ListViews(topic, name))
+        return _queue(answer.views[0])
+
+    async def delete_queue(self, topic: str, name: str = DEFAULT_VIEW) -> None:
+        await self._session.call(wire.DeleteView(topic, name), done_if=UnknownView)
+
+    async def pause_queue(self, topic: str, name: str = DEFAULT_VIEW) -> None:
+        """Hand out nothing until it is resumed."""
+        await self._session.call(wire.PauseView(topic, name, paused=True))
+
+    async def resume_queue(self, topic: str, name: str = DEFAULT_VIEW) -> None:
+        await self._session.call(wire.PauseView(topic, name, paused=False))
+
+    async def purge_queue(self, topic: str, name: str = DEFAULT_VIEW) -> int:
+        """Settle everything that is not leased; how many that were."""
+        answer = await self._session.call(wire.PurgeView(topic, name))
+        return int(answer.count)
+
+    async def redrive_queue(self, topic: str, name: str = DEFAULT_VIEW, limit: int = 10_000) -> int:
+        """Dead letters back to where they came from, for this view only; how many that were."""
+        answer = await self._session.call(wire.RedriveView(topic, name, limit))
+        return int(answer.count)
+
+    async def peek_queue(self, topic: str, name: str = DEFAULT_VIEW, limit: int = 10) -> list[Message]:
+        """The next messages, without leasing them."""
+        answer = await self._session.call(wire.PeekView(topic, name, limit))
+        return [
+            Message(part.topic, part.partition, record, attempt)
+            for part in answer.leased
+            for record, attempt in zip(decode_batch(part.batch), part.attempts, strict=True)
+        ]
+
+    # -- routers ------------------------------------------------------------------------------------------------
+
+    async def create_router(self, name: str, kind: RouterKind) -> Router:
+        return _named(await self._session.call(wire.CreateRouter(name, kind)), name)
+
+    async def delete_router(self, name: str) -> None:
+        await self._session.call(wire.DeleteRouter(name), done_if=UnknownRouter)
+
+    async def bind(
+        self,
+        router: str,
+        to: str,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        any_header: bool = False,
+    ) -> Router:
+        """What the router's topic takes and this binding matches goes to `to`: a topic, or a view `<topic>/<name>`."""
+        fields = wire.BindingFields(to, key, dict(headers or {}), any_header)
+        return _named(await self._session.call(wire.Bind(router, fields)), router)
+
+    async def unbind(
+        self,
+        router: str,
+        to: str,
+        *,
+        key: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        any_header: bool = False,
+    ) -> Router:
+        fields = wire.BindingFields(to, key, dict(headers or {}), any_header)
+        return _named(await self._session.call(wire.Unbind(router, fields)), router)
+
+    async def routers(self) -> list[Router]:
+        answer = await self._session.call(wire.ListRouters())
+        return [_router(one) for one in answer.routers]
+
+
+def _topic(info: wire.TopicInfo) -> Topic:
+    return Topic(info.name, info.partitions, info.settings)
+
+
+def _queue(view: wire.View) -> Queue:
+    return Queue(view.topic, view.name, view.settings, view.sources, view.paused, view.counts)
+
+
+def _router(router: wire.Router) -> Router:
+    bindings = [Binding(one.to, one.key, one.headers, one.any_header) for one in router.bindings]
+    return Router(router.name, router.kind, bindings)
+
+
+def _named(answer: wire.Routers, name: str) -> Router:
+    return next(_router(one) for one in answer.routers if one.name == name)
