@@ -31,8 +31,7 @@ class BlockConnection(asyncio.Protocol):
         self._missing = answers
         self._received = bytearray()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         transport.write(self._block)
 

@@ -29,8 +29,7 @@ class Subscriber(asyncio.Protocol):
         self.accepted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._request, self._audience = request, audience
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+    def connection_made(self, transport: asyncio.Transport) -> None:
         transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:

@@ -7,7 +7,7 @@ when the connection breaks, by Disconnected. Pushes go to the callback of the su
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from penstock.client.address import Address
 from penstock.client.errors import Disconnected, ProtocolBroken, Unreachable, error_of
@@ -144,7 +144,7 @@ class Connection(asyncio.BufferedProtocol):
     # -- the transport's side -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop's are no relatives of asyncio's
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITTEN_BYTES_HIGH)
         transport.write(PREFACE)
