@@ -50,8 +50,8 @@ __all__ = [
     "LogSubscription", "Match", "Message", "NotAllowed", "OffsetOutOfRange", "Outgoing", "PenstockError", "Placed",
     "ProtocolBroken", "PubSubSubscription", "Queue", "QueueSubscription", "RecordTooLarge", "Router", "RouterExists",
     "SlowSubscriber", "Step", "StorageFailed", "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription",
-    "TimedOut", "Topic", "TopicExists", "Unreachable", "UnknownGroup", "UnknownPartition", "UnknownRouter",
-    "UnknownTopic", "UnknownView", "ViewExists", "__version__", "compiled",
+    "TimedOut", "Topic", "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownRouter", "UnknownTopic",
+    "UnknownView", "Unreachable", "ViewExists", "__version__", "compiled",
 ]  # fmt: skip
 
 __version__ = "0.1.0"

@@ -180,7 +180,7 @@ class Client(Admin):
         priority: int | None = None,
         acks: Acks = "all",
     ) -> "asyncio.Future[Placed]":
-        """As `publish`, without waiting: the order is fixed when this returns. Raises BufferFull if there is no room."""
+        """As `publish` without waiting: the order is fixed when this returns. Raises BufferFull if there is no room."""
         record = _record(key, value, headers, timestamp_ms, delay_s, deliver_at_ms, ttl_s, priority)
         chosen = ANY_PARTITION if partition is None else partition
         return self._publisher.publish_nowait(topic, record, chosen, ACKS[acks])

@@ -388,7 +388,7 @@ class SyncClient:
         """See `Client.subscribe`."""
 
         async def make() -> Subscription:
-            return self.inner.subscribe(topic, kind, **options)  # type: ignore[call-overload, no-any-return]
+            return self.inner.subscribe(topic, kind, **options)
 
         return SyncSubscription(self._loop, self._loop.wait(make()))
 

@@ -1,4 +1,4 @@
-"""A proxy between a Kafka client and a server that loses things on purpose, and remembers what was said.
+"""A proxy between a client and a server that loses things on purpose, and remembers what was said.
 
 A lost request never reached the server; a lost reply did its work, but the client cannot know. Either way the client
 sees its connection cut, as when a cable is pulled, and has to try again: this is where a message is lost or stored
@@ -12,6 +12,10 @@ Clients follow the server's advertised address, so that has to be the proxy's. E
 
     i32 size | i16 api key | i16 api version | i32 correlation id | ...        client to server
     i32 size | i32 correlation id | ...                                        server to client
+
+`Proxy(native=True)` stands before the line door and speaks the binary protocol, whose frames begin alike both ways:
+
+    8 bytes of preface, once, then   u32 size | u8 kind | u32 correlation id | ...
 """
 
 import socket
@@ -23,13 +27,14 @@ from types import TracebackType
 
 PRODUCE = 0
 FETCH = 1
+NATIVE_PREFACE_BYTES = 8
 MAX_FRAME_BYTES = 256 * 1024 * 1024
 CONNECT_TIMEOUT_S = 10.0
 
 
 @dataclass
 class Rule:
-    """Every n-th frame of one API is lost, until `limit` of them were."""
+    """Every n-th frame of one API, or of one kind of request, is lost, until `limit` of them were."""
 
     api_key: int
     every: int
@@ -67,8 +72,9 @@ class _Link:
 class Proxy:
     """Listens at `address` from the start; set `upstream` before the first client comes."""
 
-    def __init__(self, upstream: str = "", *, record: bool = False) -> None:
+    def __init__(self, upstream: str = "", *, record: bool = False, native: bool = False) -> None:
         self.upstream = upstream
+        self._native = native
         self.requests: Counter[int] = Counter()  # by api key, as seen from clients
         self.recordings: list[list[bytes]] = []  # the request frames of each connection, when recording
         self._record = record
@@ -158,8 +164,13 @@ class Proxy:
 
     def _carry_requests(self, link: _Link) -> None:
         try:
+            if self._native:
+                link.server.sendall(_read_exactly(link.client, NATIVE_PREFACE_BYTES))
             while frame := _read_frame(link.client):
-                api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
+                if self._native:
+                    api_key, correlation_id = struct.unpack_from(">BI", frame, 4)
+                else:
+                    api_key, _, correlation_id = struct.unpack_from(">hhi", frame, 4)
                 with self._lock:
                     self.requests[api_key] += 1
                     link.asked[correlation_id] = api_key
@@ -177,7 +188,7 @@ class Proxy:
     def _carry_replies(self, link: _Link) -> None:
         try:
             while frame := _read_frame(link.server):
-                (correlation_id,) = struct.unpack_from(">i", frame, 4)
+                (correlation_id,) = struct.unpack_from(*((">I", frame, 5) if self._native else (">i", frame, 4)))
                 with self._lock:
                     api_key = link.asked.pop(correlation_id, -1)
                     lost = sum(rule.strikes(api_key) for rule in self._reply_rules) > 0
