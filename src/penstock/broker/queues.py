@@ -1,26 +1,54 @@
 """The verbs of queue views: the shell around the queue machines. A view is addressed as `<topic>/<name>`.
 
 Plain calls take effect in the order they are made; their futures resolve when what was decided is durable.
+
+    views.py            what a view is, as a fact            view_registry.py    which views there are
+    view.py             a view at home here                  view_host.py        its decisions are obeyed
+    view_pump.py        from the log to the machine          view_outbox.py      from the machine to the consumers
+    view_lease.py       leasing by a call                    view_steps.py       settle and publish in one step
+    view_burial.py      dead letters                         view_redrive.py     and back again
+    view_floors.py      what the log may forget
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from penstock.broker.administer import Administrator
 from penstock.broker.gather import Gatherer
 from penstock.broker.hosting import Ledger
-from penstock.delivery.filters import Match
+from penstock.broker.view import Consumer, Delivery, View
+from penstock.broker.view_burial import dead_letter_topic
+from penstock.broker.view_floors import CHORE as FLOORS
+from penstock.broker.view_floors import Floors
+from penstock.broker.view_host import ViewHost
+from penstock.broker.view_lease import Taker
+from penstock.broker.view_peek import peek
+from penstock.broker.view_redrive import SETTINGS as REDRIVE_SETTINGS
+from penstock.broker.view_redrive import letters_of, redrive, redrive_view_name
+from penstock.broker.view_registry import Registry
+from penstock.broker.view_steps import Publication, encode_step
+from penstock.broker.views import OWN_PREFIX, Source, ViewInfo, address_of, check_view_name
+from penstock.delivery.filters import Match, compile_filter
+from penstock.delivery.places import place_of
 from penstock.delivery.queue_events import Counts, Outcome, QueueSettings, Reason, Receipt, Status
-from penstock.log.topics import Topics
+from penstock.log.topics import Topic, Topics
 from penstock.model.clock import Clock
-from penstock.model.errors import PenstockError
-from penstock.model.message import Outgoing
-from penstock.model.record import Record
-from penstock.security.acl import Authorizer
-from penstock.security.principal import Principal
+from penstock.model.errors import (
+    InvalidRequest,
+    InvalidSetting,
+    InvalidTopicName,
+    InvalidViewName,
+    PenstockError,
+    UnknownPartition,
+    UnknownView,
+    ViewExists,
+)
+from penstock.model.ids import check_topic_name, is_internal
+from penstock.security.acl import Authorizer, Operation, Resource
+from penstock.security.principal import BROKER, Principal
 
 __all__ = [
     "Counts", "Delivery", "Match", "Outcome", "Publication", "QueueSettings", "Queues", "Reason", "Receipt", "Source",
@@ -28,51 +56,32 @@ __all__ = [
 ]  # fmt: skip
 
 DEFAULT_VIEW = "queue"  # what `SUBSCRIBE orders/queue` means
+QUEUE_TOPIC_SETTINGS = {"cleanup.policy": "settled"}  # of topics that are made for a view
 
+MAX_CREDIT = 1_000_000
+MAX_STEP_BYTES = 8 << 20
 
-class Source(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A topic that a view reads, and what of it."""
-
-    topic: str
-    matches: tuple[Match, ...] = ()
-
-
-class ViewInfo(NamedTuple):
-    topic: str
-    name: str
-    settings: QueueSettings
-    sources: tuple[Source, ...]
-    paused: bool
-    counts: Counts
-
-
-class Delivery(NamedTuple):
-    """One leased message. `receipt` settles it."""
-
-    topic: str
-    partition: int
-    record: Record
-    receipt: Receipt
-    attempt: int
-
-
-class Publication(msgspec.Struct, frozen=True, array_like=True):
-    """What a step publishes to one topic."""
-
-    topic: str
-    messages: tuple[Outgoing, ...]
+T = TypeVar("T")
 
 
 class Subscription:
     """One consumer of a view, told of deliveries by a callback in the loop; it must not raise or await."""
 
-    topic: str
-    view: str
+    def __init__(self, host: ViewHost, view: View, number: int) -> None:
+        self.topic = view.definition.topic
+        self.view = view.definition.name
+        self._host = host
+        self._view = view
+        self._number = number
 
-    def add_credit(self, credit: int) -> None: ...
+    def add_credit(self, credit: int) -> None:
+        view = self._view
+        if self._number in view.consumers:
+            self._host.perform(view, view.machine.add_credit(self._host.now, self._number, credit))
 
     def close(self) -> None:
         """Leave: what is unsettled goes to others at once."""
+        self._host.detach(self._view, self._number)
 
 
 class Queues:
@@ -86,7 +95,18 @@ class Queues:
         gatherer: Gatherer,
         *,
         max_views: int,
-    ) -> None: ...
+    ) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._authorizer = authorizer
+        self._administrator = administrator
+        self._gatherer = gatherer
+        self._host = ViewHost(ledger, clock, topics, gatherer, self._chore)
+        self._registry = Registry(self._host, topics, max_views)
+        self._floors = Floors(self._host, self._registry.by_topic)
+        self._takers: set[Taker] = set()
+        self._released = False
+        topics.grown = self._grown
 
     # -- views ------------------------------------------------------------------------------------------------
 
@@ -105,7 +125,47 @@ class Queues:
 
         Raises ViewExists, InvalidViewName, InvalidSetting, LimitReached.
         """
-        raise NotImplementedError
+        address = address_of(topic, check_view_name(name))
+        if name.startswith(OWN_PREFIX) and principal is not BROKER:
+            raise InvalidViewName(f"names that begin with {OWN_PREFIX!r} are the broker's own")
+        known = self._registry.by_address.get(address)
+        if known is not None and or_existing:
+            self._check(principal, Operation.DESCRIBE, topic, name)
+            return known.info()
+        self._check(principal, Operation.CREATE, topic, name)
+        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, topic)
+        async with self._registry.change(address):
+            known = self._registry.by_address.get(address)
+            if known is not None:
+                if or_existing:
+                    return known.info()
+                raise ViewExists(f"there is a queue view {address!r} already")
+            self._check_settings(topic, name, settings)
+            compile_filter(matches)
+            known_topic = await self._administrator.topic_on_first_use(principal, topic, settings=QUEUE_TOPIC_SETTINGS)
+            view = await self._add(known_topic, name, settings, matches, start)
+        return view.info()
+
+    async def _add(
+        self,
+        topic: Topic,
+        name: str,
+        settings: QueueSettings | None,
+        matches: Sequence[Match],
+        start: Literal["earliest", "latest"],
+    ) -> View:
+        if is_internal(topic.name):
+            raise InvalidTopicName(f"topic {topic.name!r} is the broker's own; it has no queue views")
+        chosen = settings or QueueSettings()
+        if chosen.guarantee == QueueSettings().guarantee:
+            chosen = msgspec.structs.replace(chosen, guarantee=topic.settings.guarantee)
+        view = await self._registry.add(topic, name, chosen, Source(topic.name, tuple(matches)), start)
+        if topic.name not in self._topics.by_name:  # deleted meanwhile, when it had no such view yet
+            await self._registry.erase(view, UnknownView(f"topic {topic.name!r} was deleted"))
+            self._topics.get(topic.name)
+        self._floors.tell_topic(topic)
+        self._use(view)
+        return view
 
     async def configure(
         self,
@@ -115,34 +175,124 @@ class Queues:
         settings: QueueSettings,
         matches: Sequence[Match] | None = None,
     ) -> ViewInfo:
-        raise NotImplementedError
+        self._check(principal, Operation.ALTER, topic, name)
+        self._check_settings(topic, name, settings)
+        async with self._registry.change(address_of(topic, name)):
+            view = self._registry.get(topic, name)
+            definition = msgspec.structs.replace(view.definition, settings=settings)
+            if matches is not None:
+                compile_filter(matches)
+                definition = definition.with_source(Source(topic, tuple(matches)))
+            await self._registry.redefine(view, definition)
+            self._host.perform(view, view.machine.configure(self._host.now, settings))
+        self._use(view)
+        return view.info()
 
     async def delete(self, principal: Principal, topic: str, name: str) -> None:
-        raise NotImplementedError
+        self._check(principal, Operation.DELETE, topic, name)
+        await self._uncancelled(self._delete(topic, name, f"queue view {address_of(topic, name)!r} was deleted"))
+
+    async def _delete(self, topic: str, name: str, reason: str) -> None:
+        async with self._registry.change(address_of(topic, name)):
+            view = self._registry.get(topic, name)
+            await self._registry.erase(view, UnknownView(reason))
+        for read in view.topics:
+            self._floors.tell_topic(read)
+
+    async def add_source(
+        self,
+        principal: Principal,
+        topic: str,
+        name: str,
+        source: Source,
+        *,
+        start: Literal["earliest", "latest"] = "latest",
+    ) -> ViewInfo:
+        """Let the view read another topic too. Idempotent; of a topic that it reads already, the matches are replaced.
+
+        What that topic holds already is not for the view unless `start` says so.
+        """
+        self._check(principal, Operation.ALTER, topic, name)
+        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, source.topic)
+        compile_filter(source.matches)
+        async with self._registry.change(address_of(topic, name)):
+            view = self._registry.get(topic, name)
+            if view.definition.source(source.topic) != source:
+                read = self._topics.get(source.topic)
+                if read.internal:
+                    raise InvalidTopicName(f"topic {read.name!r} is the broker's own; it has no queue views")
+                await self._registry.set_source(view, read, source, start)
+                self._floors.tell_topic(read)
+        return view.info()
+
+    async def remove_source(self, principal: Principal, topic: str, name: str, source_topic: str) -> ViewInfo:
+        """Let the view no longer read this topic; what it had not settled of it is no longer its own. Idempotent."""
+        self._check(principal, Operation.ALTER, topic, name)
+        async with self._registry.change(address_of(topic, name)):
+            view = self._registry.get(topic, name)
+            await self._registry.drop_source(view, source_topic)
+            if source_topic in self._topics.by_name:
+                self._floors.tell_topic(self._topics.get(source_topic))
+        return view.info()
 
     def views(self, principal: Principal, topic: str | None = None) -> list[ViewInfo]:
-        raise NotImplementedError
+        """Those that the principal may see, of one topic or of all; the broker's own are not listed."""
+        return [
+            view.info()
+            for view in self._registry.by_address.values()
+            if (topic is None or view.definition.topic == topic)
+            and (principal is BROKER or not view.definition.name.startswith(OWN_PREFIX))
+            and self._authorizer.allows(principal, Operation.DESCRIBE, Resource.QUEUE, view.address)
+        ]
 
     def describe(self, principal: Principal, topic: str, name: str) -> ViewInfo:
         """Raises UnknownView."""
-        raise NotImplementedError
+        return self._get(principal, Operation.DESCRIBE, topic, name).info()
 
     async def pause(self, principal: Principal, topic: str, name: str, *, paused: bool) -> None:
-        raise NotImplementedError
+        view = self._get(principal, Operation.ALTER, topic, name)
+        machine, now = view.machine, self._host.now
+        decision = machine.pause(now) if paused else machine.unpause(now)
+        ticket, future = self._host.ticket()
+        decision.reply(ticket, None)
+        self._host.perform(view, decision)
+        await future
 
     async def purge(self, principal: Principal, topic: str, name: str) -> int:
-        raise NotImplementedError
+        view = self._get(principal, Operation.DELETE, topic, name)
+        for stream in list(view.streams.values()):  # so that it is known what there is to purge
+            await self._topics.open(stream.topic, stream.index)
+        view.survey()
+        view.shelf.clear()
+        purged: int = await self._host.ask(view, lambda ticket: view.machine.purge(self._host.now, ticket))
+        return purged
 
     async def redrive(self, principal: Principal, topic: str, name: str, limit: int = 10_000) -> int:
         """Dead letters of this view back to the topics they came from, for this view only; how many that were."""
-        raise NotImplementedError
+        view = self._get(principal, Operation.ALTER, topic, name)
+        if limit < 1:
+            raise InvalidRequest(f"a redrive of {limit} messages")
+        self._use(view)
+        return await self._uncancelled(self._redrive(view, limit))
+
+    async def _redrive(self, view: View, limit: int) -> int:
+        letters_topic = self._topics.by_name.get(dead_letter_topic(view))
+        if letters_topic is None:
+            return 0
+        name = redrive_view_name(view)
+        async with self._registry.change(address_of(letters_topic.name, name)):
+            letters = self._registry.by_address.get(address_of(letters_topic.name, name))
+            if letters is None:
+                letters = await self._add(letters_topic, name, REDRIVE_SETTINGS, (letters_of(view),), "earliest")
+        return await redrive(self._host, self._gatherer, view, letters, limit)
 
     async def peek(self, principal: Principal, topic: str, name: str, limit: int = 10) -> list[Delivery]:
         """The next messages, without leasing them (receipts with number 0)."""
-        raise NotImplementedError
+        return await peek(self._topics, self._get(principal, Operation.READ, topic, name), limit)
 
     def status_of(self, principal: Principal, topic: str, name: str, partition: int, offset: int) -> Status:
-        raise NotImplementedError
+        view = self._get(principal, Operation.DESCRIBE, topic, name)
+        return view.machine.status_of(self._place(view, partition, offset))
 
     # -- consuming --------------------------------------------------------------------------------------------
 
@@ -158,13 +308,31 @@ class Queues:
         ended: Callable[[PenstockError], None] | None = None,
     ) -> Subscription:
         """Credit: how many unsettled messages it takes at once. `ended` is told when the view is deleted."""
-        raise NotImplementedError
+        view = self._get(principal, Operation.READ, topic, name)
+        if not 0 <= credit <= MAX_CREDIT:
+            raise InvalidRequest(f"credit is 0 to {MAX_CREDIT}, not {credit}")
+        self._use(view)
+        number = self._host.new_consumer()
+        view.consumers[number] = Consumer(deliver, ended)
+        subscription = Subscription(self._host, view, number)
+        self._host.perform(view, view.machine.attach(self._host.now, number, credit, lease_ms=lease_ms))
+        return subscription
 
     async def lease(
         self, principal: Principal, topic: str, name: str, limit: int, *, wait_ms: int = 0, lease_ms: int | None = None
     ) -> list[Delivery]:
         """Up to `limit` messages; waits for the first. They are leased beyond this call, until settled or timed out."""
-        raise NotImplementedError
+        view = self._get(principal, Operation.READ, topic, name)
+        if not 1 <= limit <= MAX_CREDIT:
+            raise InvalidRequest(f"1 to {MAX_CREDIT} messages can be leased at once, not {limit}")
+        self._use(view)
+        taker = Taker(self._host, view, limit)
+        self._takers.add(taker)
+        try:
+            return await taker.take(0 if self._released else wait_ms, lease_ms)
+        finally:
+            self._takers.discard(taker)
+            view.used_ms = self._clock.monotonic_ms()
 
     def settle(
         self,
@@ -178,7 +346,8 @@ class Queues:
         lease_ms: int | None = None,
     ) -> asyncio.Future[list[PenstockError | None]]:
         """Per receipt None, or LeaseLost. Raises UnknownView."""
-        raise NotImplementedError
+        view = self._get(principal, Operation.READ, topic, name)
+        return self._host.settle(view, outcome, receipts, delay_ms=delay_ms, lease_ms=lease_ms)
 
     async def step(
         self,
@@ -190,21 +359,156 @@ class Queues:
         publications: Sequence[Publication],
     ) -> bool:
         """Settle and publish, both or neither. False: this step was done before, nothing happened now."""
-        raise NotImplementedError
+        view = self._get(principal, Operation.READ, topic, name)
+        payload = encode_step(publications)
+        if len(payload) > MAX_STEP_BYTES:
+            raise InvalidRequest(f"a step of {len(payload)} bytes; at most {MAX_STEP_BYTES} are taken")
+        for publication in publications:  # rights, and whether the topics are there, before anything happens
+            await self._gatherer.target(principal, publication.topic)
+        self._use(view)
+        done: bool = await asyncio.shield(
+            self._host.ask(view, lambda ticket: view.machine.step(self._host.now, ticket, step, receipts, payload))
+        )
+        return done
 
     def receipt(self, topic: str, name: str, partition: int, offset: int, number: int) -> Receipt:
         """For doors whose clients name messages by partition and offset of the view's own topic."""
-        raise NotImplementedError
+        return Receipt(self._place(self._registry.get(topic, name), partition, offset), number)
 
     # -- life -------------------------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Replay, and go on with what was under way. After topics are known, before `topics.sweep()`."""
+        await self._registry.load()
+        for view in self._registry.by_address.values():
+            self._expect_end(view)
+        self._host.spawn(self._settle_in())
+
+    async def _settle_in(self) -> None:
+        await self._registry.settle_in()
+        for name in list(self._registry.by_topic):
+            topic = self._topics.by_name.get(name)
+            if topic is not None:
+                self._floors.tell_topic(topic)
+                await asyncio.sleep(0)
 
     def release(self) -> None:
         """The server is about to stop: nobody waits any more."""
+        self._released = True
+        for taker in self._takers:
+            taker.release()
 
-    async def stop(self) -> None: ...
+    async def stop(self) -> None:
+        self.release()
+        await self._host.stop()
+
+    def run_due(self) -> None:
+        """Let happen what time brings. Timers do this; a test with a clock of its own may."""
+        self._host.alarms.run_due()
+        self._host.chores.run_due()
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so are its views, and other views no longer read it."""
+        known = self._topics.by_name.get(topic)
+        for view in list(self._registry.by_topic.get(topic, ())):
+            if known is not None and known in view.topics:
+                continue  # of a new topic with the same name
+            async with self._registry.change(view.address):
+                if view.gone is None and view.definition.topic == topic:
+                    await self._registry.erase(view, UnknownView(f"topic {topic!r} was deleted"))
+                elif view.gone is None:
+                    await self._registry.drop_source(view, topic)
+        for view in list(self._registry.by_address.values()):  # those that no longer read their own topic
+            if view.definition.topic == topic and (known is None or known.id.hex != view.definition.topic_id):
+                await self._delete(topic, view.definition.name, f"topic {topic!r} was deleted")
+
+    def _grown(self, topic: Topic) -> None:
+        for view in self._registry.by_topic.get(topic.name, ()):
+            self._host.spawn(self._fit(view, topic))
+
+    async def _fit(self, view: View, topic: Topic) -> None:
+        async with self._registry.change(view.address):
+            if view.gone is None:
+                await self._registry.fit(view, topic)
+                self._floors.tell_topic(topic)
+
+    # -- chores -----------------------------------------------------------------------------------------------
+
+    def _chore(self, name: str) -> None:
+        if name == FLOORS:
+            self._floors.tell()
+            return
+        view_id, _, chore = name.partition(":")
+        view = self._host.by_id.get(int(view_id))
+        if view is None:
+            return
+        if chore == "read":
+            view.pump.start_anew()
+        elif chore == "end":
+            self._end_unused(view)
+
+    def _use(self, view: View) -> None:
+        view.used_ms = self._clock.monotonic_ms()
+        self._expect_end(view)
+
+    def _expect_end(self, view: View) -> None:
+        """A view that expires is looked at when it would have been unused for long enough."""
+        expires_ms = view.definition.settings.expires_ms
+        if expires_ms:
+            self._host.chores.set(f"{view.alarm}:end", view.used_ms + expires_ms)
+
+    def _end_unused(self, view: View) -> None:
+        now_ms = self._clock.monotonic_ms()
+        expires_ms = view.definition.settings.expires_ms
+        if not expires_ms:
+            return
+        if view.consumers or view.machine.counts().processing:
+            view.used_ms = now_ms
+        if now_ms < view.used_ms + expires_ms:
+            self._expect_end(view)
+        else:
+            self._host.spawn(self._end(view))
+
+    async def _end(self, view: View) -> None:
+        definition = view.definition
+        try:
+            await self._delete(definition.topic, definition.name, f"queue view {view.address!r} was unused for long")
+        except UnknownView:
+            pass
+        except PenstockError:
+            self._use(view)  # tried again after as long a time
+
+    # -- within -----------------------------------------------------------------------------------------------
+
+    async def _uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+        """Work that must not stop half-way when whoever asked for it goes away."""
+        return await asyncio.shield(asyncio.create_task(work))
+
+    def _check(self, principal: Principal, operation: Operation, topic: str, name: str) -> None:
+        self._authorizer.check(principal, operation, Resource.QUEUE, address_of(topic, name))
+
+    def _get(self, principal: Principal, operation: Operation, topic: str, name: str) -> View:
+        self._authorizer.check(principal, operation, Resource.QUEUE, address_of(topic, name))
+        return self._registry.get(topic, name)
+
+    @staticmethod
+    def _check_settings(topic: str, name: str, settings: QueueSettings | None) -> None:
+        chosen = settings or QueueSettings()
+        chosen.check()
+        if chosen.dead_letter == topic:
+            raise InvalidSetting("dead_letter is the view's own topic: what failed would come back for ever")
+        if chosen.dead_letter != "":
+            letters = f"{topic}.{name}.dead" if chosen.dead_letter is None else chosen.dead_letter
+            try:
+                check_topic_name(letters)
+            except InvalidTopicName as error:
+                raise InvalidSetting(f"dead_letter: {error}") from None
+            if is_internal(letters):
+                raise InvalidSetting(f"dead_letter: topic {letters!r} is the broker's own")
+
+    @staticmethod
+    def _place(view: View, partition: int, offset: int) -> int:
+        number = view.numbers.get((view.definition.topic, partition))
+        if number is None or offset < 0:
+            raise UnknownPartition(f"view {view.address!r} reads no offset {offset} of a partition {partition}")
+        return place_of(number, offset)

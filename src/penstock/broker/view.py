@@ -1,0 +1,205 @@
+"""A queue view that is at home here: its machine, the partitions it reads, and who consumes it."""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from penstock.broker.alarms import Alarms
+from penstock.broker.hosting import Hosted
+from penstock.broker.view_arrivals import Sieve
+from penstock.broker.view_records import Shelf
+from penstock.broker.views import StreamFact, ViewFact, ViewInfo
+from penstock.delivery.decision import Decision, Moment
+from penstock.delivery.filters import compile_filter
+from penstock.delivery.queue import Queue
+from penstock.delivery.queue_events import Bury, Outcome, Receipt
+from penstock.log.partition import Partition
+from penstock.log.topics import Topic, Topics
+from penstock.model.errors import PenstockError
+from penstock.model.record import Record
+
+if TYPE_CHECKING:
+    from penstock.broker.view_outbox import Outbox
+    from penstock.broker.view_pump import Pump
+
+
+class Delivery(NamedTuple):
+    """One leased message. `receipt` settles it."""
+
+    topic: str
+    partition: int
+    record: Record
+    receipt: Receipt
+    attempt: int
+
+
+class Consumer:
+    """Who is told of deliveries, and of the view's end."""
+
+    __slots__ = ("deliver", "ended")
+
+    def __init__(
+        self, deliver: Callable[[Sequence[Delivery]], None], ended: Callable[[PenstockError], None] | None
+    ) -> None:
+        self.deliver = deliver
+        self.ended = ended
+
+
+class ViewStream:
+    """One partition that the view reads; opened when first used."""
+
+    __slots__ = ("index", "number", "retry_ms", "sieve", "topic", "watched")
+
+    def __init__(self, number: int, topic: Topic, index: int, sieve: Sieve) -> None:
+        self.number = number
+        self.topic = topic
+        self.index = index
+        self.sieve = sieve
+        self.watched = False
+        self.retry_ms = 0  # after a failed read: not before this time (monotonic)
+
+    @property
+    def partition(self) -> Partition | None:
+        return self.topic.partitions[self.index]
+
+
+class View(Hosted[Queue]):
+    __slots__ = (
+        "alarm",
+        "burying",
+        "consumers",
+        "definition",
+        "floors",
+        "gone",
+        "gone_records",
+        "id",
+        "numbers",
+        "outbox",
+        "pump",
+        "shelf",
+        "streams",
+        "topics",
+        "used_ms",
+        "waiters",
+    )
+
+    outbox: "Outbox"
+    pump: "Pump"
+
+    def __init__(self, view_id: int, definition: ViewFact, machine: Queue, shelf: Shelf) -> None:
+        super().__init__(machine)
+        self.id = view_id
+        self.alarm = str(view_id)
+        self.definition = definition
+        self.shelf = shelf
+        self.streams: dict[int, ViewStream] = {}
+        self.numbers: dict[tuple[str, int], int] = {}  # (topic, partition) -> stream
+        self.topics: tuple[Topic, ...] = ()
+        self.floors: dict[int, int] = {}  # per stream: everything before it is settled, durably
+        self.consumers: dict[int, Consumer] = {}
+        self.waiters: set[asyncio.Future[None]] = set()  # lease calls that look again when something happened
+        self.burying: deque[Bury] = deque()  # on the way to the dead letters
+        self.gone: PenstockError | None = None  # why it is no longer here
+        self.gone_records = 0  # of messages that retention took before they were settled
+        self.used_ms = 0  # monotonic
+
+    @property
+    def address(self) -> str:
+        return self.definition.address
+
+    @property
+    def at_most_once(self) -> bool:
+        return self.definition.settings.guarantee == "at-most-once"
+
+    @property
+    def frees_log(self) -> bool:
+        """Whether it reads a topic that drops what its views have settled."""
+        return any(topic.settings.settled for topic in self.topics)
+
+    def attach_streams(self, facts: Sequence[StreamFact], topics: dict[str, Topic]) -> None:
+        """Read these partitions from where they say, or where replayed facts say."""
+        sieves: dict[str, Sieve] = {}
+        for fact in facts:
+            sieve = sieves.get(fact.topic)
+            if sieve is None:
+                sieve = sieves[fact.topic] = self._sieve(fact.topic)
+            self.streams[fact.number] = ViewStream(fact.number, topics[fact.topic], fact.partition, sieve)
+            self.numbers[fact.topic, fact.partition] = fact.number
+            self.machine.add_stream(fact.number, fact.start_offset)
+            self.floors[fact.number] = self.machine.floor(fact.number)
+        self._note_topics()
+
+    def detach_topic(self, topic: str) -> list[int]:
+        """Read it no longer; the numbers of its streams, which the machine has yet to be told."""
+        numbers = [number for number, stream in self.streams.items() if stream.topic.name == topic]
+        for number in numbers:
+            stream = self.streams.pop(number)
+            self.pump.unwatch(stream)
+            self.numbers.pop((topic, stream.index), None)
+            self.floors.pop(number, None)
+        self._note_topics()
+        return numbers
+
+    def _note_topics(self) -> None:
+        self.topics = tuple({stream.topic.name: stream.topic for stream in self.streams.values()}.values())
+
+    def redefine(self, definition: ViewFact) -> None:
+        """Other settings or other matches; what was seen already was seen by the former ones."""
+        self.definition = definition
+        sieves = {source.topic: self._sieve(source.topic) for source in definition.sources}
+        for stream in self.streams.values():
+            sieve = sieves.get(stream.topic.name)
+            if sieve is not None:
+                stream.sieve = sieve
+
+    def _sieve(self, topic: str) -> Sieve:
+        source = self.definition.source(topic)
+        test = compile_filter(source.matches) if source is not None else None
+        return Sieve(self.address, self.definition.settings, test)
+
+    def survey(self) -> None:
+        """Tell the machine what its partitions hold, as far as they are open."""
+        for stream in self.streams.values():
+            partition = stream.partition
+            if partition is not None:
+                self.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+
+    def info(self) -> ViewInfo:
+        self.survey()
+        definition = self.definition
+        return ViewInfo(
+            definition.topic,
+            definition.name,
+            definition.settings,
+            definition.sources,
+            self.machine.paused,
+            self.machine.counts(),
+        )
+
+    def wake(self) -> None:
+        """Whoever waits for a message looks again."""
+        waiters, self.waiters = self.waiters, set()
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+
+class Home(Protocol):
+    """What those who work for a view need of the place where it lives (`view_host.py`)."""
+
+    topics: Topics
+    chores: Alarms  # what a view wants to be done at a time, beside what its machine wants
+
+    @property
+    def now(self) -> Moment: ...
+
+    def perform(self, hosted: View, decision: Decision) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]: ...
+
+    def settle_quietly(self, view: View, outcome: Outcome, receipts: Sequence[Receipt]) -> None:
+        """By the broker itself; nobody waits for the answer."""
+        ...
+
+    def detach(self, view: View, consumer: int) -> None: ...

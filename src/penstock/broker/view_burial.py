@@ -1,0 +1,149 @@
+"""Dead letters: a message that failed for good is stored in another topic, with what is known of its death.
+
+It is published under a name made of its view and place, so that a burial that a crash cut short and that is done again
+stores nothing twice. Only when it is durable there is it settled here.
+"""
+
+import asyncio
+import logging
+
+from penstock.broker.gather import Gatherer
+from penstock.broker.view import Home, View
+from penstock.broker.view_outbox import read_places
+from penstock.delivery.places import offset_of, stream_of
+from penstock.delivery.queue_events import Bury
+from penstock.log.topics import Topic, Topics
+from penstock.model.errors import PenstockError, StorageFailed
+from penstock.model.message import (
+    DEAD_ATTEMPTS,
+    DEAD_FIRST_FAILURE_MS,
+    DEAD_LAST_FAILURE_MS,
+    DEAD_OFFSET,
+    DEAD_PARTITION,
+    DEAD_REASON,
+    DEAD_TOPIC,
+    DEAD_VIEW,
+    Outgoing,
+)
+from penstock.model.record import Headers, Record
+from penstock.security.principal import BROKER
+
+LOT = 500  # burials that are read and published together
+DEAD_HEADERS_BYTES = 64 << 10  # more than a dead letter's own headers ever take
+
+DEAD_HEADERS = frozenset(
+    (
+        DEAD_REASON, DEAD_ATTEMPTS, DEAD_FIRST_FAILURE_MS, DEAD_LAST_FAILURE_MS,
+        DEAD_TOPIC, DEAD_PARTITION, DEAD_OFFSET, DEAD_VIEW,
+    )
+)  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+
+def dead_letter_topic(view: View) -> str:
+    """Where this view's dead letters go; empty: nowhere."""
+    definition = view.definition
+    chosen = definition.settings.dead_letter
+    return f"{definition.topic}.{definition.name}.dead" if chosen is None else chosen
+
+
+class Burial:
+    """Buries for all views; per view one task, while there is something to bury."""
+
+    def __init__(self, home: Home, gatherer: Gatherer) -> None:
+        self._home = home
+        self._gatherer = gatherer
+        self._at_work: set[View] = set()
+
+    def bury(self, view: View, burial: Bury) -> None:
+        view.burying.append(burial)
+        if view not in self._at_work:
+            self._at_work.add(view)
+            self._home.spawn(self._run(view))
+
+    async def _run(self, view: View) -> None:
+        try:
+            while view.burying and view.gone is None:
+                lot = [view.burying.popleft() for _ in range(min(LOT, len(view.burying)))]
+                await self._bury(view, lot)
+        finally:
+            self._at_work.discard(view)
+
+    async def _bury(self, view: View, lot: list[Bury]) -> None:
+        home, machine = self._home, view.machine
+        try:
+            outcomes = await self._store(view, lot)
+        except PenstockError as error:
+            outcomes = [error] * len(lot)
+        failed = next((outcome for outcome in outcomes if outcome is not None), None)
+        if failed is not None:
+            _log.warning("dead letters of %s could not be stored, they are tried again: %s", view.address, failed)
+        for burial, outcome in zip(lot, outcomes, strict=True):
+            if outcome is None:
+                home.perform(view, machine.buried(home.now, burial.place))
+            else:
+                home.perform(view, machine.unburied(home.now, burial.place))
+
+    async def _store(self, view: View, lot: list[Bury]) -> list[BaseException | None]:
+        """Per burial None when its message is durable with the dead letters, or gone from the log; else why not."""
+        name = dead_letter_topic(view)
+        if not name:
+            return [None] * len(lot)
+        records = await read_places(self._home.topics, view, [burial.place for burial in lot])
+        if not records:
+            view.gone_records += len(lot)
+            return [None] * len(lot)
+        await make_dead_letter_topic(self._home.topics, view, name)
+        target = await self._gatherer.target(BROKER, name)
+        outcomes: list[BaseException | None] = [None] * len(lot)
+        stored = []
+        for at, burial in enumerate(lot):
+            record = records.get(burial.place)
+            stream = view.streams.get(stream_of(burial.place))
+            if record is None or stream is None:
+                view.gone_records += 1
+                continue
+            letter = _dead_letter(view, burial, record, stream.topic, stream.index)
+            try:
+                future = target.publish([letter], producer=f"dead:{view.id}:{burial.place}")
+            except PenstockError as error:
+                outcomes[at] = error
+                continue
+            stored.append((at, future))
+        results = await asyncio.gather(*(future for _, future in stored), return_exceptions=True)
+        for (at, _), result in zip(stored, results, strict=True):
+            if isinstance(result, BaseException):
+                outcomes[at] = result if isinstance(result, PenstockError) else StorageFailed(str(result))
+        return outcomes
+
+
+async def make_dead_letter_topic(topics: Topics, view: View, name: str) -> Topic:
+    """Dead letters stay until somebody looks at them, so no time takes them away."""
+    topic = topics.by_name.get(name)
+    if topic is not None:
+        return topic
+    origin = topics.by_name.get(view.definition.topic)
+    settings = {"cleanup.policy": "delete", "retention.ms": "-1"}
+    if origin is not None:
+        settings["max.message.bytes"] = str(min(origin.settings.max_message_bytes + DEAD_HEADERS_BYTES, (1 << 31) - 1))
+    return await topics.create(name, 1, settings, or_existing=True)
+
+
+def _dead_letter(view: View, burial: Bury, record: Record, origin: Topic, partition: int) -> Outgoing:
+    told: list[tuple[str, bytes | None]] = [
+        (DEAD_REASON, burial.reason.value.encode()),
+        (DEAD_ATTEMPTS, b"%d" % burial.attempts),
+        (DEAD_TOPIC, origin.name.encode()),
+        (DEAD_PARTITION, b"%d" % partition),
+        (DEAD_OFFSET, b"%d" % offset_of(burial.place)),
+        (DEAD_VIEW, view.address.encode()),
+    ]
+    if burial.first_failure_ms:
+        told.append((DEAD_FIRST_FAILURE_MS, b"%d" % burial.first_failure_ms))
+        told.append((DEAD_LAST_FAILURE_MS, b"%d" % burial.last_failure_ms))
+    return Outgoing(record.key, record.value, (*without_dead_headers(record.headers), *told), record.timestamp_ms)
+
+
+def without_dead_headers(headers: Headers) -> Headers:
+    return tuple(header for header in headers if header[0] not in DEAD_HEADERS)

@@ -1,0 +1,70 @@
+"""How far each partition is settled by all the views that read it, told to the log now and then.
+
+A partition of a topic with cleanup.policy=settled may forget what lies before the lowest floor of its views. Only what
+is durable counts: a floor is told when everything that had been decided when it was read is recorded.
+"""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+
+from penstock.broker.view import View, ViewStream
+from penstock.broker.view_host import ViewHost
+from penstock.log.topics import Topic
+
+TELL_EVERY_MS = 1_000
+CHORE = "floors"
+
+
+class Floors:
+    def __init__(self, host: ViewHost, by_topic: Mapping[str, Collection[View]]) -> None:
+        self._host = host
+        self._by_topic = by_topic
+        self._moved: set[View] = set()
+        host.moved = self._note
+
+    def _note(self, view: View) -> None:
+        if view not in self._moved:
+            self._moved.add(view)
+            self._host.chores.set(CHORE, self._host.now.monotonic_ms + TELL_EVERY_MS)
+
+    def tell(self) -> None:
+        """The time has come."""
+        moved, self._moved = self._moved, set()
+        for view in moved:
+            if view.gone is None:
+                floor = view.machine.floor
+                floors = {
+                    number: floor(number) for number, stream in view.streams.items() if stream.topic.settings.settled
+                }
+                self._host.when_durable(view, partial(self._apply, view, floors, view.failures))
+
+    def _apply(self, view: View, floors: dict[int, int], failures: int) -> None:
+        if view.failures != failures:
+            self._note(view)  # some of it was taken back
+            return
+        for number, floor in floors.items():
+            stream = view.streams.get(number)
+            if stream is not None and view.floors.get(number) != floor:
+                view.floors[number] = floor
+                self._tell_partition(stream)
+
+    def tell_topic(self, topic: Topic) -> None:
+        """Its views are others than before, or a partition of it was opened."""
+        if topic.settings.settled:
+            for index, partition in enumerate(topic.partitions):
+                if partition is not None and not partition.closed:
+                    partition.note_settled(self.floor_of(topic.name, index))
+
+    def _tell_partition(self, stream: ViewStream) -> None:
+        partition = stream.partition
+        if partition is not None and not partition.closed:
+            partition.note_settled(self.floor_of(stream.topic.name, stream.index))
+
+    def floor_of(self, topic: str, index: int) -> int | None:
+        """The lowest floor of all views that read this partition; None when there is none."""
+        floors = [
+            view.floors[number]
+            for view in self._by_topic.get(topic, ())
+            if (number := view.numbers.get((topic, index))) is not None
+        ]
+        return min(floors, default=None)
