@@ -24,7 +24,6 @@ def line_publish(peer: Penstock, *, seconds: float) -> dict[str, float]:
 
 def measured(peer: Penstock, verb: str, address: str, records: int, **options: float) -> dict[str, float]:
     topic = fresh_name(f"door-{verb}")
-    run("worker", peer.client, peer.address, "make", topic)
     cpu_before_s = peer.cpu_seconds()
     ran = run("doors", verb, address, topic, **options, **({"records": records} if records else {}))
     server_cpu_s = peer.cpu_seconds() - cpu_before_s
@@ -40,7 +39,6 @@ def measured(peer: Penstock, verb: str, address: str, records: int, **options: f
 def fan_out(peer: Penstock, *, subscribers: int, seconds: float) -> dict[str, float]:
     """The producer alone at a steady rate; the same with every subscriber there; then a burst."""
     topic = fresh_name("fan-out")
-    run("worker", peer.client, peer.address, "make", topic)
     steady = {"size": SIZE_BYTES, "seconds": seconds, "rate": STEADY_RATE, "warm_up": 0}
     alone = run("worker", peer.client, peer.address, "latency", topic, **steady)
     empty_bytes = peer.rss_bytes()
