@@ -5,18 +5,23 @@ reads everything at its own pace. The pub/sub view is bounded by how far it may 
 dropped and counted, or the subscription ends, as its subscriber chose.
 """
 
+import asyncio
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from penstock.delivery.filters import Match
-from penstock.log.topics import Topics
+from penstock.broker.harvest import Harvest
+from penstock.broker.tail import READ_BYTES, Messages, Opened, Tail, Tails, opened_from
+from penstock.delivery.filters import Match, Test, compile_filter
+from penstock.log.partition import Partition
+from penstock.log.topics import Topic, Topics
+from penstock.model.errors import OffsetOutOfRange, PenstockError, SlowSubscriber, UnknownTopic
 from penstock.model.message import Incoming
-from penstock.security.acl import Authorizer
+from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 
-__all__ = ["Match", "Overflow", "Reader", "Readers", "Start", "Taken"]
+__all__ = ["Match", "Messages", "Overflow", "Reader", "Readers", "Start", "Taken"]
 
 
 class Overflow(enum.Enum):
@@ -34,25 +39,231 @@ class Start:
 
 
 class Taken(NamedTuple):
+    """What a reader took. `parts` are the same messages as lists of one partition each, in the same order; readers that
+    take all of what is new get the same lists, so that a door can format each once for all (see `broker/tail.py`)."""
+
     messages: Sequence[Incoming]
-    gap: int  # messages dropped since the last take, by a pub/sub view that was too slow
+    gap: int  # messages dropped since the last take, by a pub/sub view that was too slow, or that cannot be read
     positions: Mapping[int, int]  # per partition that moved: the offset to go on from
+    parts: Sequence[Messages] = ()
+
+
+@dataclass(slots=True, eq=False)
+class _Slot:
+    """One partition of a reader."""
+
+    index: int
+    partition: Partition
+    tail: Tail
+    position: int
+    own: Opened | None = None  # what a reader far behind opened for itself and has not used up
 
 
 class Reader:
+    """One reader of some partitions of a topic. One take at a time; close it when its client is gone."""
+
+    def __init__(
+        self,
+        readers: "Readers",
+        topic: Topic,
+        *,
+        every_partition: bool,
+        test: Test | None,
+        max_behind: int | None,
+        overflow: Overflow,
+    ) -> None:
+        self.topic = topic.name
+        self._readers = readers
+        self._topic = topic
+        self._every_partition = every_partition
+        self._test = test
+        self._max_behind = max_behind  # None: the log view, which misses nothing
+        self._overflow = overflow
+        self._slots: list[_Slot] = []
+        self._turn = 0  # the slot that comes first: nobody starves behind a busy one
+        self._waiter: asyncio.Future[None] | None = None
+        self._closed = False
+
+    @property
+    def positions(self) -> Mapping[int, int]:
+        """Per partition the offset to go on from."""
+        return {slot.index: slot.position for slot in self._slots}
+
     async def take(self, max_messages: int, max_bytes: int, wait_ms: int) -> Taken:
         """What is there now; if nothing is, wait. In order within each partition. Empty when the time is over.
 
-        Raises OffsetOutOfRange when a log reader's position is gone, UnknownTopic when the topic was deleted,
-        SlowSubscriber when a pub/sub view that asked for it fell too far behind.
+        At least one message comes, however large. Raises OffsetOutOfRange when a log reader's position is gone,
+        UnknownTopic when the topic was deleted, SlowSubscriber when a pub/sub view that asked for it fell too far
+        behind.
         """
-        raise NotImplementedError
+        deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        while True:
+            if self._every_partition and len(self._slots) < len(self._topic.partitions):
+                await self._widen()
+            harvest = Harvest(max_messages, max_bytes, self._test)
+            await self._harvest(harvest)
+            if not self._closed:
+                for number, position in harvest.positions.items():
+                    self._move(self._slots[number], position)
+            if harvest.parts or harvest.gap or not await self._wait(deadline):
+                return self._taken(harvest)
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self.wake()
+            for slot in self._slots:
+                slot.tail.waiting.pop(self, None)
+                self._readers.tails.detach(slot.tail)
+            self._slots.clear()
+
+    # -- taking -----------------------------------------------------------------------------------------------
+
+    async def _harvest(self, harvest: Harvest) -> None:
+        count = len(self._slots)
+        first = self._turn
+        for at in range(count):
+            number = (first + at) % count
+            slot = self._slots[number]
+            if slot.position == slot.partition.durable_end and not slot.partition.closed:
+                continue
+            try:
+                await self._reap(number, slot, harvest)
+            except PenstockError:
+                if not harvest.parts:
+                    raise
+                return  # what was found goes out first; the next take meets the error again
+            if self._closed:
+                return
+            self._turn = (number + 1) % count
+            if harvest.full:
+                return
+
+    async def _reap(self, number: int, slot: _Slot, harvest: Harvest) -> None:
+        """Take from one partition until it has no more or the harvest is full."""
+        partition = slot.partition
+        position = slot.position
+        while not harvest.full and not self._closed:
+            if partition.closed:
+                raise UnknownTopic(f"topic {self.topic!r} was deleted")
+            position = self._keep_up(number, slot, position, harvest)
+            if position == partition.durable_end:
+                break
+            opened = slot.tail.find(position)
+            if opened is None and slot.tail.reaches(position):
+                await slot.tail.open_next(position)
+                if not slot.tail.reaches(position):
+                    continue  # opened by somebody; the world may have changed meanwhile
+            if opened is None:
+                opened = await self._open_own(slot, position, harvest)
+            if opened is None:
+                break
+            after = harvest.add(opened, position)
+            if after == position:
+                break  # it does not fit any more
+            position = after
+            harvest.positions[number] = position
+
+    def _keep_up(self, number: int, slot: _Slot, position: int, harvest: Harvest) -> int:
+        """Where to read on: a log reader must find its place, a pub/sub reader leaves behind what it must."""
+        partition = slot.partition
+        if self._max_behind is None:
+            if not partition.start_offset <= position <= partition.durable_end:
+                raise OffsetOutOfRange(
+                    f"offset {position} of {partition.stream} is not within {partition.start_offset} to "
+                    f"{partition.durable_end}"
+                )
+            return position
+        oldest = max(partition.start_offset, partition.durable_end - self._max_behind)
+        if position >= oldest:
+            return position
+        if self._overflow is Overflow.DISCONNECT:
+            raise SlowSubscriber(
+                f"the subscription is {partition.durable_end - position} messages behind in {partition.stream}; "
+                f"it may be {self._max_behind}"
+            )
+        harvest.gap += oldest - position
+        harvest.positions[number] = oldest
+        return oldest
+
+    async def _open_own(self, slot: _Slot, position: int, harvest: Harvest) -> Opened | None:
+        own = slot.own
+        if own is not None and own.start <= position < own.end:
+            return own
+        slot.own = None
+        found = await slot.partition.read(position, max(1, min(READ_BYTES, harvest.left_bytes)))
+        if not found.buffers:
+            return None
+        slot.own = opened_from(slot.partition, found.buffers, position, found.next_offset)
+        await asyncio.sleep(0)  # a long way to catch up, or a filter that takes nothing, leaves time for others
+        return slot.own
+
+    def _move(self, slot: _Slot, position: int) -> None:
+        slot.position = position
+        if slot.own is not None and position >= slot.own.end:
+            slot.own = None
+
+    def _taken(self, harvest: Harvest) -> Taken:
+        positions = (
+            {self._slots[at].index: position for at, position in harvest.positions.items()} if self._slots else {}
+        )
+        parts = harvest.parts
+        if len(parts) == 1:
+            return Taken(parts[0], harvest.gap, positions, parts)
+        return Taken([message for part in parts for message in part], harvest.gap, positions, parts)
+
+    # -- waiting ----------------------------------------------------------------------------------------------
+
+    async def _wait(self, deadline: float) -> bool:
+        """Until there may be news; False when the time is over."""
+        loop = asyncio.get_running_loop()
+        left_s = deadline - loop.time()
+        if left_s <= 0 or self._closed or self._readers.released:
+            return False
+        for slot in self._slots:
+            if slot.position < slot.partition.durable_end or slot.partition.closed:
+                return True  # came while others were being read
+        waiter = self._waiter = loop.create_future()
+        timer = loop.call_later(left_s, self.wake)
+        self._readers.waiting[self] = None
+        for slot in self._slots:
+            slot.tail.waiting[self] = None
+        try:
+            await waiter
+        finally:
+            timer.cancel()
+            self._waiter = None
+            self._readers.waiting.pop(self, None)
+            for slot in self._slots:
+                slot.tail.waiting.pop(self, None)
+        return loop.time() < deadline or any(slot.position < slot.partition.durable_end for slot in self._slots)
+
+    def wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # -- partitions -------------------------------------------------------------------------------------------
+
+    def add(self, partition: Partition, position: int) -> None:
+        tail = self._readers.tails.attach(partition)
+        self._slots.append(_Slot(partition.stream.partition, partition, tail, position))
+
+    async def _widen(self) -> None:
+        """The topic was given partitions: they are read from their beginning."""
+        for index in range(len(self._slots), len(self._topic.partitions)):
+            partition = await self._readers.open(self._topic, index)
+            if self._closed:
+                return
+            self.add(partition, partition.start_offset)
 
 
 class Readers:
-    def __init__(self, topics: Topics, authorizer: Authorizer) -> None: ...
+    def __init__(self, topics: Topics, authorizer: Authorizer) -> None:
+        self._topics = topics
+        self._authorizer = authorizer
+        self.tails = Tails()
+        self.waiting: dict[Reader, None] = {}
+        self.released = False
 
     async def log(
         self,
@@ -64,7 +275,23 @@ class Readers:
         matches: Sequence[Match] = (),
     ) -> Reader:
         """Start: None is the earliest."""
-        raise NotImplementedError
+        found = self._find(principal, topic)
+        test = compile_filter(matches) if matches else None
+        begin = start or Start()
+        indexes = range(len(found.partitions)) if partitions is None else list(dict.fromkeys(partitions))
+        opened = [await self.open(found, index) for index in indexes]
+        positions = [await _position(partition, begin) for partition in opened]
+        reader = Reader(
+            self,
+            found,
+            every_partition=partitions is None,
+            test=test,
+            max_behind=None,
+            overflow=Overflow.DROP_OLDEST,
+        )
+        for partition, position in zip(opened, positions, strict=True):
+            reader.add(partition, position)
+        return reader
 
     async def pubsub(
         self,
@@ -75,8 +302,34 @@ class Readers:
         max_behind: int = 10_000,
         overflow: Overflow = Overflow.DROP_OLDEST,
     ) -> Reader:
-        """Everything that becomes durable from now on."""
-        raise NotImplementedError
+        """Everything that becomes durable from now on. `max_behind` is per partition, filtered or not."""
+        found = self._find(principal, topic)
+        test = compile_filter(matches) if matches else None
+        opened = [await self.open(found, index) for index in range(len(found.partitions))]
+        reader = Reader(self, found, every_partition=True, test=test, max_behind=max(1, max_behind), overflow=overflow)
+        for partition in opened:
+            reader.add(partition, partition.durable_end)
+        return reader
 
     def release(self) -> None:
         """The server is about to stop: nobody waits any more."""
+        self.released = True
+        for reader in list(self.waiting):
+            reader.wake()
+
+    async def open(self, topic: Topic, index: int) -> Partition:
+        return await self._topics.open(topic, index)
+
+    def _find(self, principal: Principal, name: str) -> Topic:
+        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, name)
+        return self._topics.get(name)
+
+
+async def _position(partition: Partition, start: Start) -> int:
+    index = partition.stream.partition
+    if start.offsets is not None and index in start.offsets:
+        return start.offsets[index]
+    if start.timestamp_ms is not None:
+        found = await partition.find_time(start.timestamp_ms)
+        return partition.durable_end if found is None else found.offset
+    return partition.start_offset if start.earliest else partition.durable_end

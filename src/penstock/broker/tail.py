@@ -1,0 +1,228 @@
+"""The end of a partition, opened once for everyone who reads there.
+
+A tail lives while somebody reads its partition. It keeps the newest stretches of opened messages in a ring of bounded
+bytes; whoever is further behind than the ring reads for itself. One watcher per partition hears of what is new and
+wakes those who wait, first come, first woken, some per turn of the loop: a thousand of them do not hold up the rest.
+
+Each stretch of the ring is one `Messages` list, and every reader that takes all of it gets that same list. So whoever
+formats messages can do it once for all readers, by keeping the result with the list:
+
+    for part in taken.parts:
+        write(part.formed("sse", to_sse))       # to_sse(part) runs for the first reader only
+
+What is kept so lives exactly as long as the list: while it is in the ring or in a reader's hands.
+"""
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Iterable
+from functools import partial
+from itertools import repeat
+from typing import Protocol, TypeVar
+
+from penstock.log.partition import Partition
+from penstock.model.batch import decode_batch, walk
+from penstock.model.errors import CorruptBatch
+from penstock.model.message import Incoming
+from penstock.model.outgoing import size_bound
+from penstock.storage.engine import Buffer, Grant
+
+_log = logging.getLogger(__name__)
+
+READ_BYTES = 1 << 20  # of stored bytes, opened at once
+TAIL_BYTES = 4 << 20  # of opened messages in one ring, at most
+ALL_TAILS_BYTES = 128 << 20  # of all rings together: many of them are smaller each
+MIN_TAIL_BYTES = 64 << 10
+TAIL_STRETCHES = 256  # readers look through them one by one
+OPENED_MESSAGE_BYTES = 300  # what a message takes in memory besides its bytes
+WAKE_AT_ONCE = 64
+
+T = TypeVar("T")
+
+_make_incoming = partial(tuple.__new__, Incoming)
+
+
+class Messages(list[Incoming]):
+    """Messages of one partition, in order. Not to be changed: others may hold the same list."""
+
+    __slots__ = ("_forms",)
+
+    def __init__(self, messages: Iterable[Incoming] = ()) -> None:
+        super().__init__(messages)
+        self._forms: dict[str, object] | None = None
+
+    def formed(self, name: str, form: Callable[["Messages"], T]) -> T:
+        """What `form` makes of these messages, made once for all who ask under this name."""
+        if self._forms is None:
+            self._forms = {}
+        made = self._forms.get(name)
+        if made is None:
+            made = self._forms[name] = form(self)
+        return made  # type: ignore[return-value]
+
+
+class Opened:
+    """Opened messages that cover the offsets from `start` to `end`; what is missing in between is not there."""
+
+    __slots__ = ("end", "memory_bytes", "messages", "size_bytes", "start", "unreadable")
+
+    def __init__(self, start: int, end: int, messages: Messages, size_bytes: int, unreadable: int) -> None:
+        self.start = start
+        self.end = end
+        self.messages = messages
+        self.size_bytes = size_bytes  # the most that the messages take on a wire
+        self.memory_bytes = size_bytes + OPENED_MESSAGE_BYTES * len(messages)
+        self.unreadable = unreadable  # offsets of batches that a producer filled with something else
+
+    def place_of(self, offset: int) -> int:
+        """Index of the first message at or after this offset."""
+        if offset <= self.start:
+            return 0
+        return bisect_left(self.messages, offset, key=_offset_of)
+
+
+def _offset_of(message: Incoming) -> int:
+    return message.record.offset
+
+
+def opened_from(partition: Partition, buffers: Iterable[Buffer], start: int, end: int) -> Opened:
+    topic, index = partition.stream.topic, partition.stream.partition
+    messages = Messages()
+    size_bytes = 0
+    unreadable = 0
+    for buffer in buffers:
+        for header in walk(buffer):
+            if header.is_control:
+                continue
+            try:
+                records = decode_batch(buffer, header.position)
+            except CorruptBatch as error:
+                _log.warning("readers of %s pass over what is no batch of records: %s", partition.stream, error)
+                unreadable += header.end_offset - max(header.base_offset, start)
+                continue
+            if header.base_offset < start:
+                records = [record for record in records if record.offset >= start]
+            messages.extend(map(_make_incoming, zip(repeat(topic), repeat(index), records)))
+            size_bytes += sum(map(size_bound, records))
+    return Opened(start, end, messages, size_bytes, unreadable)
+
+
+class Waiting(Protocol):
+    def wake(self) -> None: ...
+
+
+class Tail:
+    """See the module. `ring` covers the offsets up to `opened_end` without a hole."""
+
+    __slots__ = (
+        "_budget",
+        "_opening",
+        "_ring",
+        "_ring_bytes",
+        "_to_wake",
+        "opened_end",
+        "partition",
+        "readers",
+        "waiting",
+    )
+
+    def __init__(self, partition: Partition, budget: Callable[[], int]) -> None:
+        self.partition = partition
+        self.readers = 0
+        self.waiting: dict[Waiting, None] = {}
+        self.opened_end = partition.durable_end
+        self._budget = budget  # how many bytes this ring may hold now
+        self._ring: deque[Opened] = deque()
+        self._ring_bytes = 0
+        self._opening: Grant | None = None
+        self._to_wake: deque[Waiting] = deque()
+        partition.watch(self._on_news)
+
+    def close(self) -> None:
+        self.partition.unwatch(self._on_news)
+        self._ring.clear()
+
+    # -- opening ----------------------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> Opened | None:
+        """The stretch of the ring that covers this offset; readers at the very end are served first."""
+        for opened in reversed(self._ring):
+            if opened.start <= offset:
+                return opened if offset < opened.end else None
+        return None
+
+    def reaches(self, offset: int) -> bool:
+        """Whether what follows this offset is the tail's to open, rather than a reader's own."""
+        return offset >= self.opened_end
+
+    async def open_next(self, offset: int) -> None:
+        """Open what follows the ring, once however many ask; a reader that leaps ahead takes the ring along."""
+        if self._opening is not None:
+            await self._opening
+            return
+        opening = self._opening = Grant(loop=asyncio.get_running_loop())
+        try:
+            start = max(offset, self.partition.start_offset)
+            found = await self.partition.read(start, READ_BYTES)
+            if found.buffers:
+                self._add(opened_from(self.partition, found.buffers, start, found.next_offset))
+        finally:
+            self._opening = None
+            opening.set_result(None)  # whoever waited looks again, and opens for itself if this one failed
+
+    def _add(self, opened: Opened) -> None:
+        if opened.start != self.opened_end:
+            self._ring.clear()
+            self._ring_bytes = 0
+        self._ring.append(opened)
+        self._ring_bytes += opened.memory_bytes
+        self.opened_end = opened.end
+        allowed_bytes = self._budget()
+        while len(self._ring) > TAIL_STRETCHES or (self._ring_bytes > allowed_bytes and len(self._ring) > 1):
+            self._ring_bytes -= self._ring.popleft().memory_bytes
+
+    # -- waking -----------------------------------------------------------------------------------------------
+
+    def _on_news(self, partition: Partition, new_bytes: int) -> None:
+        if self.waiting and (new_bytes or partition.closed):
+            idle = not self._to_wake
+            self._to_wake.extend(self.waiting)
+            self.waiting.clear()
+            if idle:
+                self._wake_some()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(WAKE_AT_ONCE, len(self._to_wake))):
+            self._to_wake.popleft().wake()
+        if self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+
+class Tails:
+    """The tails of all partitions that somebody reads."""
+
+    __slots__ = ("_by_partition",)
+
+    def __init__(self) -> None:
+        self._by_partition: dict[Partition, Tail] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_partition)
+
+    def attach(self, partition: Partition) -> Tail:
+        tail = self._by_partition.get(partition)
+        if tail is None:
+            tail = self._by_partition[partition] = Tail(partition, self._budget)
+        tail.readers += 1
+        return tail
+
+    def detach(self, tail: Tail) -> None:
+        tail.readers -= 1
+        if not tail.readers:
+            tail.close()
+            del self._by_partition[tail.partition]
+
+    def _budget(self) -> int:
+        return max(MIN_TAIL_BYTES, min(TAIL_BYTES, ALL_TAILS_BYTES // len(self._by_partition)))
