@@ -6,14 +6,26 @@ import logging
 from uvicorn import Config
 
 from penstock.broker.broker import Broker
-from penstock.doors.http import fetch, groups, health, publish, topics
+from penstock.doors.http import (
+    events,
+    fetch,
+    groups,
+    health,
+    mbroker,
+    openapi,
+    publish,
+    queues,
+    routers,
+    sockets,
+    topics,
+)
 from penstock.doors.http.application import Application
 from penstock.doors.http.server import House, HttpConnection
 from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 
 # Importing these modules is what registers their routes, in the order in which they are documented.
-ROUTE_MODULES = (health, topics, publish, fetch, groups)
+ROUTE_MODULES = (health, openapi, topics, publish, fetch, events, sockets, groups, queues, routers, mbroker)
 
 
 class HttpDoor:
@@ -33,6 +45,8 @@ class HttpDoor:
             access_log=False,
             proxy_headers=False,
             ws_max_size=max_body_bytes,
+            ws_per_message_deflate=False,
+            ws_ping_interval=None,  # a timer for each idle connection; the system finds out those that are lost
         )
         config.load()
         self.house = House(config, self.listener, limits, max_body_bytes)

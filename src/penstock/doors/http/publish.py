@@ -55,7 +55,7 @@ class Publication(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """One record, or `records`. `producer` and `sequence`: see idempotence."""
 
     records: list[RecordIn] | UnsetType = UNSET
-    value: msgspec.Raw = msgspec.Raw()
+    value: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)
     key: Text = None
     headers: HeaderFields | None = None
     timestamp_ms: Milliseconds | None = None

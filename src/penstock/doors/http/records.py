@@ -87,8 +87,8 @@ def bytes_of(text: Text) -> bytes | None:
     return text.encode() if isinstance(text, str) else text.base64
 
 
-def value_of(raw: msgspec.Raw) -> tuple[bytes | None, bool]:
-    """What a JSON value is stored as, and whether that is JSON text."""
+def value_of(raw: msgspec.Raw, *, base64: bool = True) -> tuple[bytes | None, bool]:
+    """What a JSON value is stored as, and whether that is JSON text. `base64`: whether such objects mean bytes."""
     text = bytes(raw)
     first = text[0]
     if not text.isascii():
@@ -100,7 +100,7 @@ def value_of(raw: msgspec.Raw) -> tuple[bytes | None, bool]:
         return (text[1:-1] if b"\\" not in text else _text(text).encode()), False
     if text == b"null":
         return None, False
-    if first == _BRACE and b'"base64"' in text:
+    if base64 and first == _BRACE and b'"base64"' in text:
         try:
             return _object(text).base64, False
         except msgspec.ValidationError as error:

@@ -35,6 +35,10 @@ from penstock.doors.http.errors import (
     RequestTimedOut,
     problem_of,
 )
+from penstock.doors.http.events import Chunks
+from penstock.doors.http.mbroker import Subscribers
+from penstock.doors.http.socket_server import SocketConnection
+from penstock.doors.http.streams import Streams
 from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 from penstock.security.principal import ANONYMOUS, Principal
@@ -59,6 +63,9 @@ class House:
     limits: Limits
     max_body_bytes: int
     state: ServerState = field(default_factory=ServerState)
+    streams: Streams = field(default_factory=Streams)
+    subscribers: Subscribers = field(default_factory=Subscribers)
+    chunks: Chunks = field(default_factory=Chunks)
     draining: bool = False
     heads: "Deadlines[HttpConnection]" = field(init=False)
     bodies: "Deadlines[HttpConnection]" = field(init=False)
@@ -78,8 +85,8 @@ class House:
         return self.state.default_headers
 
     def stop(self) -> None:
-        for deadlines in (self.heads, self.bodies, self.stalls):
-            deadlines.stop()
+        for timed in (self.heads, self.bodies, self.stalls, self.streams):
+            timed.stop()
 
 
 class Cycle(RequestResponseCycle):
@@ -94,12 +101,14 @@ class HttpConnection(HttpToolsProtocol):
     def __init__(self, house: House) -> None:
         super().__init__(house.config, house.state, {}, asyncio.get_running_loop())
         self.house = house
+        self.ws_protocol_class = SocketConnection
         self.principal: Principal = ANONYMOUS
         self.cycle: Cycle | None = None  # type: ignore[assignment]  # the one being answered
         self._arriving: Cycle | None = None
         self._waiting: deque[Cycle] = deque()
         self._in_head = True
         self._head_bytes = 0
+        self._chunk_bytes = 0
         self._body_bytes = 0
         self._length: int | None = None
         self._refusal: HttpError | None = None
@@ -133,6 +142,7 @@ class HttpConnection(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._refusal is not None or self._draining:
             return
+        self._chunk_bytes = len(data)
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -166,7 +176,6 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
-        self._head_bytes = 0
         self._body_bytes = 0
         self._length = None
 
@@ -226,8 +235,8 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         arriving, self._arriving = self._arriving, None
-        self._in_head = True
-        self._head_bytes = 0
+        self._in_head = False  # until the next one begins: silence between requests is the listener's matter
+        self._head_bytes = -self._chunk_bytes  # the chunk that ends a request is not the head of the next
         self.house.bodies.end(self)
         if arriving is None or self._refusal is not None:
             return
@@ -368,4 +377,11 @@ class HttpConnection(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         self.house.listener.gone(self)
         self.house.heads.end(self)
-        super().handle_websocket_upgrade()
+        self.connections.discard(self)
+        lines = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.headers:
+            lines += [name, b": ", value, b"\r\n"]
+        protocol = SocketConnection(self.house)
+        protocol.connection_made(self.transport)
+        protocol.data_received(b"".join([*lines, b"\r\n"]))
+        self.transport.set_protocol(protocol)

@@ -1,0 +1,214 @@
+"""A topic as server-sent events: the pub/sub view and the log view.
+
+An event's data is a record as JSON. Its id tells how far the reader has come: `<partition>:<offset>`, joined by commas
+where a topic has several partitions. There, the id stands with the last event of what was written at once. A client
+that comes back with `Last-Event-ID` goes on after it, in the log.
+
+What has been formatted for one stream is written to every other that wants the same, byte for byte.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta
+
+from penstock.broker.read import Overflow, Reader, Start
+from penstock.doors.http.call import Call, Reply, encode
+from penstock.doors.http.errors import HttpError, MalformedRequest, problem_of
+from penstock.doors.http.fetch import READING, matches_of
+from penstock.doors.http.records import RecordOut, record_out
+from penstock.doors.http.routing import route
+from penstock.doors.http.streams import EventStream, framed
+from penstock.model.errors import InvalidRequest, PenstockError
+from penstock.model.message import Incoming
+
+MAX_EVENTS = 1_000  # written at once
+MAX_EVENT_BYTES = 256 << 10
+MAX_BEHIND = 1_000_000
+WAIT_MS = 3_600_000
+EARLY_S = 0.05  # a take that found nothing before its time was told that the server stops
+SHARED_CHUNKS = 32
+
+Behind = Annotated[int, Meta(ge=1, le=MAX_BEHIND, description="how many records a pub/sub view may fall behind")]
+
+_VECTOR = re.compile(r"[0-9]{1,9}:-?[0-9]{1,18}(,[0-9]{1,9}:-?[0-9]{1,18})*")
+
+
+class StreamQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """`start` is for the log: `earliest`, `latest`, a time as `@<ms since 1970>`, or offsets as `<partition>:<offset>`
+    joined by commas. `last_event_id` is for clients that cannot set the header."""
+
+    view: Literal["pubsub", "log"] = "pubsub"
+    start: str | None = None
+    key: str | None = None
+    pattern: str | None = None
+    header: list[str] = []
+    max_behind: Behind = 10_000
+    overflow: Overflow = Overflow.DROP_OLDEST
+    last_event_id: str | None = None
+
+
+@route(
+    "GET",
+    "/v1/topics/{topic}/events",
+    READING,
+    "Server-sent events",
+    query=StreamQuery,
+    reply=RecordOut,
+    stream=True,
+    reads=True,
+)
+async def events(call: Call) -> Reply | None:
+    """`view=pubsub`: everything from now on; who reads too slowly is told `event: gap` with how many it missed.
+    `view=log`: everything from `start` on. An `event: error` carries a problem and is the last one."""
+    query = call.query(StreamQuery)
+    last_id = call.header(b"last-event-id") or query.last_event_id
+    ends = await ends_of(call, call["topic"])
+    reader, positions, gap = await open_reader(call, query, last_id, ends)
+    try:
+        stream = EventStream(call.connection)
+        stream.begin()
+        try:
+            await _pump(call, stream, reader, positions, gap)
+        except (PenstockError, HttpError) as error:
+            stream.write(b"event: error\ndata: %b\n\n" % encode(problem_of(error)))
+        finally:
+            stream.end()
+    finally:
+        reader.close()
+    return None
+
+
+async def _pump(call: Call, stream: EventStream, reader: Reader, positions: dict[int, int], gap: int) -> None:
+    single = len(positions) == 1
+    shared = call.connection.house.chunks
+    stream.write(b"id: %b\n\n" % vector(positions))
+    while not stream.closed:
+        if gap:
+            stream.write(b'event: gap\ndata: {"dropped":%d}\n\n' % gap)
+        taken = await reader.take(MAX_EVENTS, MAX_EVENT_BYTES, WAIT_MS)
+        gap = taken.gap
+        positions.update(taken.positions)
+        if not taken.messages:
+            if not gap:
+                await asyncio.sleep(EARLY_S)
+            continue
+        if gap:
+            stream.write(b'event: gap\ndata: {"dropped":%d}\n\n' % gap)
+            gap = 0
+        if single and stream.chunked:
+            stream.write_framed(shared.of(taken.messages, ids=True).framed)
+        elif single:
+            stream.write(shared.of(taken.messages, ids=True).events)
+        else:
+            stream.write(shared.of(taken.messages, ids=False).events[:-1] + b"id: %b\n\n" % vector(positions))
+        await stream.written()
+
+
+# -- sharing ------------------------------------------------------------------------------------------------
+
+
+class Chunk:
+    __slots__ = ("events", "framed", "messages")
+
+    def __init__(self, messages: Sequence[Incoming], *, ids: bool) -> None:
+        self.messages = messages  # held, so that nobody else's have their identity
+        self.events = format_events(messages, ids=ids)
+        self.framed = framed(self.events)
+
+
+class Chunks:
+    """What was formatted lately. Readers at the end of a topic are handed the very same records."""
+
+    def __init__(self) -> None:
+        self._chunks: dict[tuple[object, ...], Chunk] = {}
+
+    def of(self, messages: Sequence[Incoming], *, ids: bool) -> Chunk:
+        key = (ids, *[id(message.record) for message in messages])
+        chunk = self._chunks.get(key)
+        if chunk is None:
+            chunk = Chunk(messages, ids=ids)
+            self._chunks[key] = chunk
+            if len(self._chunks) > SHARED_CHUNKS:
+                del self._chunks[next(iter(self._chunks))]
+        return chunk
+
+
+def format_events(messages: Sequence[Incoming], *, ids: bool) -> bytes:
+    if ids:
+        return b"".join(
+            [
+                b"id: %d:%d\ndata: %b\n\n" % (partition, record.offset, encode(record_out(partition, record)))
+                for _, partition, record in messages
+            ]
+        )
+    return b"".join([b"data: %b\n\n" % encode(record_out(partition, record)) for _, partition, record in messages])
+
+
+# -- where to begin -----------------------------------------------------------------------------------------
+
+
+async def ends_of(call: Call, topic: str) -> dict[int, tuple[int, int]]:
+    """Start and end offset of every partition."""
+    observer = call.broker.observer
+    found: dict[int, tuple[int, int]] = {}
+    for index in range(observer.topic(call.principal, topic).partition_count):
+        partition = await observer.partition(call.principal, topic, index)
+        found[index] = (partition.start_offset, partition.durable_end)
+    return found
+
+
+async def open_reader(
+    call: Call, query: StreamQuery, last_id: str | None, ends: Mapping[int, tuple[int, int]]
+) -> tuple[Reader, dict[int, int], int]:
+    """A reader, where it stands, and how many records are gone that it would have gone on with."""
+    readers, topic = call.broker.readers, call["topic"]
+    matches = matches_of(query.key, query.pattern, query.header)
+    gap = 0
+    if last_id:
+        positions = {index: end for index, (_, end) in ends.items()}
+        for index, offset in offsets_of(last_id).items():
+            start, end = ends.get(index, (0, -1))
+            if not 0 <= offset + 1 <= end:
+                raise MalformedRequest(f"the last event id {last_id!r} is not one of this topic's")
+            positions[index] = max(start, offset + 1)
+            gap += positions[index] - (offset + 1)
+    elif query.view == "pubsub":
+        if query.start not in (None, "latest"):
+            raise InvalidRequest("a pub/sub view begins now; ask for `view=log` to begin elsewhere")
+        reader = await readers.pubsub(
+            call.principal, topic, matches=matches, max_behind=query.max_behind, overflow=query.overflow
+        )
+        return reader, {index: end for index, (_, end) in ends.items()}, 0
+    else:
+        positions = await start_of(call, topic, query.start, ends)
+    reader = await readers.log(call.principal, topic, Start(offsets=positions), matches=matches)
+    return reader, dict(positions), gap
+
+
+async def start_of(call: Call, topic: str, start: str | None, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:
+    if start is None or start == "earliest":
+        return {index: low for index, (low, _) in ends.items()}
+    if start == "latest":
+        return {index: high for index, (_, high) in ends.items()}
+    if start.startswith("@") and start[1:].isascii() and start[1:].isdigit() and len(start) < 19:
+        positions = {}
+        for index, (_, high) in ends.items():
+            found = await call.broker.observer.offset_at(call.principal, topic, index, int(start[1:]))
+            positions[index] = high if found is None else found.offset
+        return positions
+    return {**{index: low for index, (low, _) in ends.items()}, **offsets_of(start)}
+
+
+def vector(positions: Mapping[int, int]) -> bytes:
+    return b",".join([b"%d:%d" % (index, offset - 1) for index, offset in positions.items()])
+
+
+def offsets_of(text: str) -> dict[int, int]:
+    if not _VECTOR.fullmatch(text):
+        raise MalformedRequest(f"{text[:100]!r} is not `<partition>:<offset>`, joined by commas")
+    pairs = (pair.split(":") for pair in text.split(","))
+    return {int(index): int(offset) for index, offset in pairs}
