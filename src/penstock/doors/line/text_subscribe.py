@@ -69,6 +69,7 @@ async def _pubsub(
 ) -> Subscription:
     overflow = words.one_of(options, "overflow", "drop-oldest", tuple(way.value for way in Overflow))
     with_meta = words.yes(options, "meta")
+    await broker.administrator.topic_on_first_use(principal, address.topic)
     reader = await broker.readers.pubsub(
         principal,
         address.topic,
@@ -83,7 +84,7 @@ async def _log(
     broker: Broker, principal: Principal, address: Address, outlet: Outlet, options: words.Options, _: Unsettled
 ) -> Subscription:
     with_meta = words.yes(options, "meta")
-    count = broker.observer.topic(principal, address.topic).partition_count
+    count = (await broker.administrator.topic_on_first_use(principal, address.topic)).partition_count
     start = _start(words.text("from", options.get("from", b"earliest")), count)
     if "group" in options:
         places = [TopicPartition(address.topic, index) for index in range(count)]
