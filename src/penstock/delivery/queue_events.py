@@ -7,6 +7,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from penstock.delivery.decision import Effect
+from penstock.model.errors import InvalidSetting
 
 MAX_PRIORITY = 9
 WEEKS_MS = 26 * 7 * 24 * 3600 * 1000  # the longest delay or time to live that is taken: half a year
@@ -33,7 +34,25 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     def check(self) -> None:
         """Raise InvalidSetting, naming the field and what is allowed."""
-        raise NotImplementedError
+        for name, (low, high) in _RANGES.items():
+            value = getattr(self, name)
+            if not low <= value <= high:  # also refuses what is no number at all
+                raise InvalidSetting(f"{name} is {value}: it must be from {low} to {high}")
+
+
+_RANGES: dict[str, tuple[float, float]] = {
+    "lease_ms": (0, WEEKS_MS),
+    "max_attempts": (0, 1_000_000),
+    "retry_initial_ms": (0, WEEKS_MS),
+    "retry_factor": (1.0, 1_000.0),
+    "retry_ceiling_ms": (0, WEEKS_MS),
+    "retry_jitter": (0.0, 1.0),
+    "delay_ms": (0, WEEKS_MS),
+    "ttl_ms": (0, WEEKS_MS),
+    "max_priority": (0, MAX_PRIORITY),
+    "max_in_flight": (1, 1_000_000),
+    "expires_ms": (0, 20 * WEEKS_MS),
+}
 
 
 class Arrival(NamedTuple):
@@ -97,13 +116,15 @@ class Counts:
     redelivered: int = 0
     acked: int = 0
     failed: int = 0  # nacks and lease time-outs
-    dead: int = 0
+    dead: int = 0  # rejected, or failed once too often
     expired: int = 0
     consumers: int = 0
 
 
 @dataclass(slots=True)
 class Deliver(Effect):
+    """Leases are not facts: unless the guarantee is at-most-once, this may be done before the facts are durable."""
+
     consumer: int
     leases: list[Lease]
 
