@@ -1,4 +1,4 @@
-"""A bare connection of the binary protocol for tests: sends what it is told, hands out what comes. Nothing is hidden."""
+"""A bare connection of the binary protocol for tests: sends what it is told, hands out what comes, hides nothing."""
 
 import asyncio
 import time
@@ -139,8 +139,6 @@ class NativeWire:
         self, topic: str, offset: int, *, partition: int = 0, wait_ms: int = 0, max_bytes: int = 1 << 20
     ) -> int:
         return self.send(Fetch(topic, partition, offset, max_bytes, wait_ms))
-
-    async def records(self, subscription: int, count: int) -> Records | Deliveries: ...
 
 
 def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:

@@ -26,6 +26,7 @@ from penstock.doors.line import (
     binary_views,
 )
 from penstock.doors.line.binary_api import HANDLERS, LATER, MALFORMED, Call, failure_of
+from penstock.doors.line.text_subscriptions import keep_alive
 from penstock.model.errors import InvalidRequest, LimitReached, UnsupportedVersion
 from penstock.security.principal import ANONYMOUS, Principal
 from penstock.wire.native.framing import Malformed, Receiver, decode_request, encode, split
@@ -169,7 +170,9 @@ class BinaryConnection(asyncio.BufferedProtocol):
     # -- the listener's side ----------------------------------------------------------------------------------
 
     def idle(self) -> bool:
-        return not self._frames and not self._under_way and not self._out
+        # A subscriber may be quiet for long; one that wants to know whether we are still there sends a Ping.
+        busy = self._frames or self._under_way or self._out
+        return not busy and (self._draining or not self.subscriptions)
 
     def stop_reading(self) -> None:
         self._draining = True
@@ -198,6 +201,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
         if self.closed or self._draining:
             subscription.close()
             return
+        if not self.subscriptions:
+            keep_alive(self._transport.get_extra_info("socket"))
         self.subscriptions[correlation_id] = subscription
         if not self.has_room:
             subscription.room_changed(False)
