@@ -24,7 +24,7 @@ from penstock.doors.http.server import House, HttpConnection
 from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 
-# Importing these modules is what registers their routes, in the order in which they are documented.
+# Importing these modules is what registers their routes.
 ROUTE_MODULES = (health, openapi, topics, publish, fetch, events, sockets, groups, queues, routers, mbroker)
 
 

@@ -9,13 +9,13 @@ What has been formatted for one stream is written to every other that wants the 
 
 import asyncio
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from penstock.broker.read import Overflow, Reader, Start
+from penstock.broker.read import Messages, Overflow, Reader, Start
 from penstock.doors.http.call import Call, Reply, encode
 from penstock.doors.http.errors import HttpError, MalformedRequest, problem_of
 from penstock.doors.http.fetch import READING, matches_of
@@ -23,14 +23,13 @@ from penstock.doors.http.records import RecordOut, record_out
 from penstock.doors.http.routing import route
 from penstock.doors.http.streams import EventStream, framed
 from penstock.model.errors import InvalidRequest, PenstockError
-from penstock.model.message import Incoming
 
-MAX_EVENTS = 1_000  # written at once
-MAX_EVENT_BYTES = 256 << 10
+# Written at once. What readers share comes in stretches of a megabyte; less would cut them up.
+MAX_EVENTS = 100_000
+MAX_EVENT_BYTES = 2 << 20
 MAX_BEHIND = 1_000_000
 WAIT_MS = 3_600_000
 EARLY_S = 0.05  # a take that found nothing before its time was told that the server stops
-SHARED_CHUNKS = 32
 
 Behind = Annotated[int, Meta(ge=1, le=MAX_BEHIND, description="how many records a pub/sub view may fall behind")]
 
@@ -67,12 +66,12 @@ async def events(call: Call) -> Reply | None:
     query = call.query(StreamQuery)
     last_id = call.header(b"last-event-id") or query.last_event_id
     ends = await ends_of(call, call["topic"])
-    reader, positions, gap = await open_reader(call, query, last_id, ends)
+    reader, gap = await open_reader(call, query, last_id, ends)
     try:
         stream = EventStream(call.connection)
         stream.begin()
         try:
-            await _pump(call, stream, reader, positions, gap)
+            await _pump(stream, reader, gap)
         except (PenstockError, HttpError) as error:
             stream.write(b"event: error\ndata: %b\n\n" % encode(problem_of(error)))
         finally:
@@ -82,69 +81,48 @@ async def events(call: Call) -> Reply | None:
     return None
 
 
-async def _pump(call: Call, stream: EventStream, reader: Reader, positions: dict[int, int], gap: int) -> None:
-    single = len(positions) == 1
-    shared = call.connection.house.chunks
+async def _pump(stream: EventStream, reader: Reader, gap: int) -> None:
+    positions = dict(reader.positions)
     stream.write(b"id: %b\n\n" % vector(positions))
     while not stream.closed:
-        if gap:
-            stream.write(b'event: gap\ndata: {"dropped":%d}\n\n' % gap)
         taken = await reader.take(MAX_EVENTS, MAX_EVENT_BYTES, WAIT_MS)
-        gap = taken.gap
         positions.update(taken.positions)
-        if not taken.messages:
-            if not gap:
-                await asyncio.sleep(EARLY_S)
-            continue
+        gap += taken.gap
         if gap:
             stream.write(b'event: gap\ndata: {"dropped":%d}\n\n' % gap)
-            gap = 0
-        if single and stream.chunked:
-            stream.write_framed(shared.of(taken.messages, ids=True).framed)
-        elif single:
-            stream.write(shared.of(taken.messages, ids=True).events)
+        elif not taken.parts:
+            await asyncio.sleep(EARLY_S)
+        gap = 0
+        if len(positions) > 1:
+            if taken.parts:
+                events = b"".join([part.formed("sse-bare", without_ids) for part in taken.parts])
+                stream.write(events[:-1] + b"id: %b\n\n" % vector(positions))
+        elif stream.chunked:
+            for part in taken.parts:
+                stream.write_framed(part.formed("sse-framed", framed_with_ids))
         else:
-            stream.write(shared.of(taken.messages, ids=False).events[:-1] + b"id: %b\n\n" % vector(positions))
+            for part in taken.parts:
+                stream.write(part.formed("sse", with_ids))
         await stream.written()
 
 
-# -- sharing ------------------------------------------------------------------------------------------------
+# -- formatting, once for all who read the same -------------------------------------------------------------
 
 
-class Chunk:
-    __slots__ = ("events", "framed", "messages")
-
-    def __init__(self, messages: Sequence[Incoming], *, ids: bool) -> None:
-        self.messages = messages  # held, so that nobody else's have their identity
-        self.events = format_events(messages, ids=ids)
-        self.framed = framed(self.events)
+def framed_with_ids(messages: Messages) -> bytes:
+    return framed(messages.formed("sse", with_ids))
 
 
-class Chunks:
-    """What was formatted lately. Readers at the end of a topic are handed the very same records."""
-
-    def __init__(self) -> None:
-        self._chunks: dict[tuple[object, ...], Chunk] = {}
-
-    def of(self, messages: Sequence[Incoming], *, ids: bool) -> Chunk:
-        key = (ids, *[id(message.record) for message in messages])
-        chunk = self._chunks.get(key)
-        if chunk is None:
-            chunk = Chunk(messages, ids=ids)
-            self._chunks[key] = chunk
-            if len(self._chunks) > SHARED_CHUNKS:
-                del self._chunks[next(iter(self._chunks))]
-        return chunk
+def with_ids(messages: Messages) -> bytes:
+    return b"".join(
+        [
+            b"id: %d:%d\ndata: %b\n\n" % (partition, record.offset, encode(record_out(partition, record)))
+            for _, partition, record in messages
+        ]
+    )
 
 
-def format_events(messages: Sequence[Incoming], *, ids: bool) -> bytes:
-    if ids:
-        return b"".join(
-            [
-                b"id: %d:%d\ndata: %b\n\n" % (partition, record.offset, encode(record_out(partition, record)))
-                for _, partition, record in messages
-            ]
-        )
+def without_ids(messages: Messages) -> bytes:
     return b"".join([b"data: %b\n\n" % encode(record_out(partition, record)) for _, partition, record in messages])
 
 
@@ -163,8 +141,8 @@ async def ends_of(call: Call, topic: str) -> dict[int, tuple[int, int]]:
 
 async def open_reader(
     call: Call, query: StreamQuery, last_id: str | None, ends: Mapping[int, tuple[int, int]]
-) -> tuple[Reader, dict[int, int], int]:
-    """A reader, where it stands, and how many records are gone that it would have gone on with."""
+) -> tuple[Reader, int]:
+    """A reader, and how many records are gone that it would have gone on with."""
     readers, topic = call.broker.readers, call["topic"]
     matches = matches_of(query.key, query.pattern, query.header)
     gap = 0
@@ -182,11 +160,11 @@ async def open_reader(
         reader = await readers.pubsub(
             call.principal, topic, matches=matches, max_behind=query.max_behind, overflow=query.overflow
         )
-        return reader, {index: end for index, (_, end) in ends.items()}, 0
+        return reader, 0
     else:
         positions = await start_of(call, topic, query.start, ends)
     reader = await readers.log(call.principal, topic, Start(offsets=positions), matches=matches)
-    return reader, dict(positions), gap
+    return reader, gap
 
 
 async def start_of(call: Call, topic: str, start: str | None, ends: Mapping[int, tuple[int, int]]) -> dict[int, int]:

@@ -12,13 +12,22 @@ import msgspec
 
 from penstock.doors.http.call import Call, Reply, encode
 from penstock.doors.http.errors import HTTP_ERRORS, PROBLEM, STATUSES, Problem, title_of
+from penstock.doors.http.fetch import READING
+from penstock.doors.http.groups import GROUPS
 from penstock.doors.http.health import SERVER
+from penstock.doors.http.mbroker import MBROKER
+from penstock.doors.http.publish import PUBLISHING
+from penstock.doors.http.queues import QUEUES
+from penstock.doors.http.routers import ROUTERS
 from penstock.doors.http.routing import JSON, ROUTES, SOCKET, Route, route
 from penstock.doors.http.streams import EVENTS
+from penstock.doors.http.topics import TOPICS
 
 REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _WHOLE = {"partition", "offset"}  # parts of paths that are numbers
+
+SECTIONS = (SERVER, TOPICS, PUBLISHING, READING, GROUPS, QUEUES, ROUTERS, MBROKER)  # in the order they are told
 
 TITLE = "Penstock over HTTP"
 INTRODUCTION = (
@@ -41,14 +50,13 @@ async def docs(call: Call) -> Reply:
 def document() -> dict[str, Any]:
     schemas, components = _schemas()
     paths: dict[str, dict[str, Any]] = {}
-    for one in ROUTES:
+    for one in told():
         method = "get" if one.method == SOCKET else one.method.lower()
         paths.setdefault(one.path, {})[method] = _operation(one, schemas)
-    sections = list(dict.fromkeys(one.section for one in ROUTES))
     return {
         "openapi": "3.1.0",
         "info": {"title": TITLE, "version": version("penstock"), "description": INTRODUCTION},
-        "tags": [{"name": section} for section in sections],
+        "tags": [{"name": section} for section in SECTIONS],
         "paths": paths,
         "components": {
             "schemas": components,
@@ -57,6 +65,10 @@ def document() -> dict[str, Any]:
             },
         },
     }
+
+
+def told() -> list[Route]:
+    return sorted(ROUTES, key=lambda one: SECTIONS.index(one.section))
 
 
 def _schemas() -> tuple[dict[Any, Any], dict[str, Any]]:
@@ -146,7 +158,7 @@ def page() -> str:
         f"<p>{html.escape(INTRODUCTION)}</p><p>For programs: <a href=/v1/openapi.json>/v1/openapi.json</a></p>",
     ]
     section = ""
-    for one in ROUTES:
+    for one in told():
         if one.section != section:
             section = one.section
             parts.append(f"<h2>{html.escape(section)}</h2>")
@@ -207,6 +219,8 @@ def _row(name: str, field: dict[str, Any], required: bool) -> str:
 
 def _kind(field: dict[str, Any]) -> str:
     """A schema in a few words."""
+    if "prefixItems" in field:
+        return "[" + ", ".join(_kind(each) for each in field["prefixItems"]) + "]"
     if "$ref" in field:
         return str(field["$ref"].rpartition("/")[2])
     if "anyOf" in field:

@@ -36,7 +36,7 @@ class Route(NamedTuple):
     socket: bool = False
 
 
-ROUTES: list[Route] = []  # in the order in which they are documented
+ROUTES: list[Route] = []
 
 
 def route(method: str, path: str, section: str, summary: str, **more: Any) -> Callable[[H], H]:

@@ -35,7 +35,6 @@ from penstock.doors.http.errors import (
     RequestTimedOut,
     problem_of,
 )
-from penstock.doors.http.events import Chunks
 from penstock.doors.http.mbroker import Subscribers
 from penstock.doors.http.socket_server import SocketConnection
 from penstock.doors.http.streams import Streams
@@ -65,7 +64,6 @@ class House:
     state: ServerState = field(default_factory=ServerState)
     streams: Streams = field(default_factory=Streams)
     subscribers: Subscribers = field(default_factory=Subscribers)
-    chunks: Chunks = field(default_factory=Chunks)
     draining: bool = False
     heads: "Deadlines[HttpConnection]" = field(init=False)
     bodies: "Deadlines[HttpConnection]" = field(init=False)

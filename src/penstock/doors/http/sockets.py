@@ -23,6 +23,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from penstock.broker.gather import Acks, Target
 from penstock.broker.queues import DEFAULT_VIEW, Outcome
+from penstock.broker.read import Messages
 from penstock.doors.http.call import Call, encode, from_json, query_of
 from penstock.doors.http.errors import HttpError, MalformedBody, problem_of
 from penstock.doors.http.events import EARLY_S, MAX_EVENT_BYTES, MAX_EVENTS, WAIT_MS, StreamQuery, ends_of, open_reader
@@ -135,7 +136,7 @@ class Conversation:
         else:
             last_id = call.header(b"last-event-id") or query.last_event_id
             ends = await ends_of(call, call["topic"])
-            reader, _, gap = await open_reader(call, query, last_id, ends)
+            reader, gap = await open_reader(call, query, last_id, ends)
             self._ends.append(reader)
             pump = self._read(reader, gap)
         await self._receive()  # websocket.connect
@@ -181,11 +182,15 @@ class Conversation:
         while True:
             taken = await reader.take(MAX_EVENTS, MAX_EVENT_BYTES, WAIT_MS)
             gap += taken.gap
-            if taken.messages or gap:
-                await self._say({"type": "records", "records": records_out(taken.messages), "gap": gap})
+            for part in taken.parts:
+                records = part.formed("json", _records)
+                await self._send_text(f'{{"type":"records","gap":{gap},"records":{records}}}')
                 gap = 0
-            else:
+            if gap:
+                await self._say({"type": "records", "gap": gap, "records": []})
+            elif not taken.parts:
                 await asyncio.sleep(EARLY_S)
+            gap = 0
 
     async def _hand_out(self) -> None:
         while deliveries := await self._inbox.take():
@@ -194,7 +199,10 @@ class Conversation:
             raise self._inbox.error
 
     async def _say(self, message: dict[str, Any]) -> None:
-        await self._send({"type": "websocket.send", "text": encode(message).decode()})
+        await self._send_text(encode(message).decode())
+
+    async def _send_text(self, text: str) -> None:
+        await self._send({"type": "websocket.send", "text": text})
 
     # -- from the client --------------------------------------------------------------------------------------
 
@@ -267,6 +275,10 @@ class Conversation:
             lease_ms=request.lease_ms,
         )
         return _settled(request.receipts, settled)
+
+
+def _records(part: Messages) -> str:
+    return encode(records_out(part)).decode()
 
 
 async def _pong() -> dict[str, Any]:
