@@ -248,6 +248,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
         if not self._flushing:
             self._flushing = True
             self._loop.call_soon(self._flush_tick)
+        if self._had_room and not self.has_room:
+            self._room_changed()
         if self._out_bytes > MAX_UNSENT_BYTES:
             _log.warning("line: closing the connection of %s: it does not read what it asked for", self._host)
             self.abort()

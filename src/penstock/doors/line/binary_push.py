@@ -15,7 +15,6 @@ from penstock.doors.line.binary_api import Call, handles
 from penstock.model.batch import encode_batch
 from penstock.model.errors import InvalidRequest, InvalidSetting, LimitReached
 from penstock.model.message import Incoming
-from penstock.model.record import Record
 from penstock.wire.native.messages import (
     AddCredit,
     Batch,
@@ -77,23 +76,15 @@ class Pushing:
             return
         if taken.messages or taken.gap:
             self._credit -= len(taken.messages)
-            self._connection.push(self._id, Records(batches_of(taken.messages), taken.gap))
+            batches = [part.formed("native", _batch) for part in taken.parts]
+            self._connection.push(self._id, Records(batches, taken.gap))
         await asyncio.sleep(0)  # a backlog leaves in pushes with others' turns between them
 
 
-def batches_of(messages: Sequence[Incoming]) -> list[Batch]:
-    """One batch for each partition, its offsets rising, with gaps where the filter passed something over."""
-    partitions: dict[tuple[str, int], list[Record]] = {}
-    for topic, partition, record in messages:
-        records = partitions.get((topic, partition))
-        if records is None:
-            partitions[topic, partition] = [record]
-        else:
-            records.append(record)
-    return [
-        Batch(topic, partition, cast(bytes, encode_batch(records)))
-        for (topic, partition), records in partitions.items()
-    ]
+def _batch(messages: Sequence[Incoming]) -> Batch:
+    """Messages of one partition. Offsets rise, with gaps where a filter passed something over."""
+    first = messages[0]
+    return Batch(first.topic, first.partition, cast(bytes, encode_batch([message.record for message in messages])))
 
 
 # -- requests -----------------------------------------------------------------------------------------------

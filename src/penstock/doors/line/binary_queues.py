@@ -2,7 +2,8 @@
 
 A push goes to a subscription as it comes: the broker hands out what the subscriber's credit allows. So that large
 messages do not pile up here, the broker is told of as much of the credit as makes HELD_BYTES of messages of the size
-seen so far, and of none while the client does not take what it gets.
+seen so far, and of none while the client does not take what it gets. Where messages are settled before they are handed
+out, credit given says how much was taken; so it is passed on as it is, and is small at first.
 """
 
 import asyncio
@@ -32,7 +33,8 @@ from penstock.wire.native.messages import (
 )
 
 HELD_BYTES = 4 << 20
-FIRST_CREDIT = 1_000
+FIRST_CREDIT = 32
+AT_MOST_ONCE_CREDIT = 1_000
 LEAST_CREDIT = 4
 MAX_LEASED = 10_000  # by one request
 MAX_WAIT_MS = 3_600_000
@@ -42,12 +44,13 @@ _OFFSET_BITS = 48  # of a place, as docs/protocol.md has it
 class QueuePush:
     """A subscription to a view."""
 
-    def __init__(self, call: Call, credit: int, *, ordered: bool) -> None:
+    def __init__(self, call: Call, credit: int, settings: QueueSettings) -> None:
         self._call = call
         self._credit = credit
-        self._allowed = min(credit, FIRST_CREDIT)  # what the broker should know of it
-        self._given = self._allowed  # what the broker knows of it
-        self._ordered = ordered
+        self._settled_first = settings.guarantee == "at-most-once"
+        self._allowed = min(credit, AT_MOST_ONCE_CREDIT if self._settled_first else FIRST_CREDIT)
+        self._given = self._allowed  # what the broker knows of what it should
+        self._ordered = settings.max_priority > 0
         self._has_room = True
         self._early: list[Sequence[Delivery]] | None = []  # until the request was answered
         self.subscription: Subscription | None = None
@@ -76,7 +79,7 @@ class QueuePush:
     def _tell(self) -> None:
         """Let the broker know of as much credit as it should."""
         wanted = self._allowed if self._has_room else 0
-        if wanted != self._given and self.subscription is not None:
+        if wanted != self._given and self.subscription is not None and not self._settled_first:
             more, self._given = wanted - self._given, wanted
             self.subscription.add_credit(more)
 
@@ -84,6 +87,9 @@ class QueuePush:
         self._call.connection.ended(self._call.correlation_id, error)
 
     def add_credit(self, credit: int) -> None:
+        if self._settled_first and self.subscription is not None:
+            self.subscription.add_credit(checked_credit(credit))
+            return
         self._credit = checked_credit(self._credit + credit)
         self._allowed = min(self._credit, self._allowed + credit)
         self._tell()
@@ -143,7 +149,7 @@ async def subscribe_queue(call: Call, request: SubscribeQueue) -> object:
         )
     else:
         view = queues.describe(call.principal, request.topic, request.view)
-    push = QueuePush(call, credit, ordered=view.settings.max_priority > 0)
+    push = QueuePush(call, credit, view.settings)
     push.subscription = await queues.subscribe(
         call.principal,
         request.topic,
