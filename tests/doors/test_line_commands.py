@@ -5,11 +5,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+from line_house import line_server
 from line_talk import Message, Talk
 
-from penstock.app import Server
-from penstock.config.kinds import Listen, Storage
-from penstock.config.settings import Settings
 from penstock.doors.line.door import LineDoor
 from penstock.doors.line.text_commands import HANDLERS
 from penstock.doors.line.text_publish import NAMES
@@ -21,20 +19,8 @@ from penstock.wire.line.commands import TABLE
 
 @pytest.fixture
 async def door(tmp_path: Path) -> AsyncIterator[LineDoor]:
-    settings = Settings(
-        data=str(tmp_path / "data"),
-        storage=Storage("memory", persistent=False),
-        kafka=None,
-        http=None,
-        udp=None,
-        line=Listen("127.0.0.1", 0),
-    )
-    server = Server(settings)
-    await server.start()
-    (door,) = server.doors
-    assert isinstance(door, LineDoor)
-    yield door
-    await server.stop()
+    async with line_server(tmp_path) as (_, door):
+        yield door
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from penstock.broker.queues import DEFAULT_VIEW, Delivery
 from penstock.broker.queues import Subscription as QueueConsumer
-from penstock.broker.read import Reader
+from penstock.broker.read import Messages, Reader
 from penstock.doors.line.text_settle import Handed, Unsettled
 from penstock.doors.line.text_subscriptions import Address, Outlet
 from penstock.model.errors import PenstockError
@@ -25,6 +25,18 @@ WAIT_MS = 3_600_000
 def delivered(name: str, record: Record, *, with_meta: bool, attempt: int = 0) -> bytes:
     meta = replies.meta(record.key, record.timestamp_ms, record.headers, attempt) if with_meta else b""
     return replies.message(name.encode(), record.value, meta) + b"\r\n"
+
+
+def _without_meta(messages: Messages) -> bytes:
+    return b"".join(
+        [delivered(f"{topic}:{index}:{record.offset}", record, with_meta=False) for topic, index, record in messages]
+    )
+
+
+def _with_meta(messages: Messages) -> bytes:
+    return b"".join(
+        [delivered(f"{topic}:{index}:{record.offset}", record, with_meta=True) for topic, index, record in messages]
+    )
 
 
 class ReaderSubscription:
@@ -46,9 +58,8 @@ class ReaderSubscription:
                 await self._outlet.drained()
                 taken = await self._reader.take(MAX_MESSAGES, MAX_BYTES, WAIT_MS)
                 lines = [replies.gap(self.address.topic, taken.gap)] if taken.gap else []
-                for topic, partition, record in taken.messages:
-                    name = f"{topic}:{partition}:{record.offset}"
-                    lines.append(delivered(name, record, with_meta=self._with_meta))
+                form = _with_meta if self._with_meta else _without_meta
+                lines += [part.formed(f"line{form.__name__}", form) for part in taken.parts]
                 if lines:
                     self._outlet.write(b"".join(lines))
         except PenstockError as error:
@@ -70,6 +81,8 @@ class QueueSubscription:
         self._outlet = outlet
         self._unsettled = unsettled
         self._with_meta = with_meta
+        self._owed_credit = 0
+        self._repaying: asyncio.Task[None] | None = None
         self._early: list[Delivery] | None = []  # handed over before the subscriber was told that it is one
 
     def start(self) -> None:
@@ -89,6 +102,18 @@ class QueueSubscription:
                 self._unsettled.remember(name, Handed(self.address.topic, self.address.view, delivery.receipt))
             lines.append(delivered(name, record, with_meta=self._with_meta, attempt=delivery.attempt))
         self._outlet.write(b"".join(lines))
+        if self.settled_before:
+            self._owed_credit += len(lines)
+            if self._repaying is None:
+                self._repaying = asyncio.get_running_loop().create_task(self._repay())
+
+    async def _repay(self) -> None:
+        """What need not be settled is done with when it was read."""
+        await self._outlet.drained()
+        owed, self._owed_credit = self._owed_credit, 0
+        self._repaying = None
+        if self.consumer is not None:
+            self.consumer.add_credit(owed)
 
     def _suffix(self, topic: str) -> str:
         if topic != self.address.topic:
@@ -101,4 +126,7 @@ class QueueSubscription:
     def close(self) -> None:
         if self.consumer is not None:
             self.consumer.close()
+            self.consumer = None
+        if self._repaying is not None:
+            self._repaying.cancel()
         self._unsettled.forget_view(self.address.topic, self.address.view)
