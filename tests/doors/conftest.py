@@ -1,8 +1,9 @@
 """A Kafka door in the test's own loop, over an engine in memory or on disk."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from kafka_wire import Wire
 
@@ -10,6 +11,7 @@ from penstock.app import Server
 from penstock.config.kinds import Listen, Storage
 from penstock.config.settings import Settings
 from penstock.doors.kafka.door import KafkaDoor
+from penstock.testing.server import Server as ServerProcess
 
 
 @pytest.fixture
@@ -34,3 +36,10 @@ async def wire(kafka_door: KafkaDoor) -> AsyncIterator[Wire]:
     opened = await Wire.open(kafka_door.listener.port)
     yield opened
     await opened.close()
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    """A client of the shared server's HTTP door."""
+    with httpx.Client(base_url=server.http, timeout=30) as client:
+        yield client

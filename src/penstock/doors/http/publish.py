@@ -21,8 +21,8 @@ from penstock.doors.http.records import (
     outgoing,
 )
 from penstock.doors.http.routing import JSON, route
-from penstock.model.batch import walk
-from penstock.model.errors import CorruptBatch, InvalidRequest
+from penstock.model.batch import check_batch
+from penstock.model.errors import InvalidRequest
 from penstock.model.message import Outgoing, Placed
 
 PUBLISHING = "Publishing"
@@ -217,9 +217,11 @@ async def publish_batches(call: Call, query: PublishQuery) -> Reply:
         index = 0
     body = bytearray(call.body)
     view = memoryview(body)
-    headers = walk(body, verify=False)
-    if not headers or headers[-1].end_position != len(body):
-        raise CorruptBatch("the body is not made of whole record batches")
+    headers = []
+    position = 0
+    while position < len(body) or not headers:  # all are looked at before one is stored
+        headers.append(check_batch(body, position))
+        position = headers[-1].end_position
     appended = [
         (await broker.publisher.publish(topic, index, view[h.position : h.end_position]), h.last_offset_delta)
         for h in headers
