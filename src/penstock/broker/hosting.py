@@ -50,12 +50,11 @@ M = TypeVar("M", bound=Machine)
 class Hosted(Generic[M]):
     """A machine and the turns it has yet to take."""
 
-    __slots__ = ("failures", "machine", "turns")
+    __slots__ = ("machine", "turns")
 
     def __init__(self, machine: M) -> None:
         self.machine = machine
         self.turns: deque[_Turn] = deque()
-        self.failures = 0  # how often facts of it could not be stored
 
 
 H = TypeVar("H", bound=Hosted[Any])
@@ -151,7 +150,6 @@ class Host(Generic[H]):
                 hosted.machine.recorded(self.now, decision.facts)
             self._run(hosted, decision.effects)
         else:
-            hosted.failures += 1
             for effect in decision.effects:
                 if isinstance(effect, Reply):
                     self._answer(effect, error)

@@ -184,7 +184,9 @@ class Queues:
                 compile_filter(matches)
                 definition = definition.with_source(Source(topic, tuple(matches)))
             await self._registry.redefine(view, definition)
+            view.shelf.clear()  # everything that waits is seen anew
             self._host.perform(view, view.machine.configure(self._host.now, settings))
+            view.pump.start_anew()
         self._use(view)
         return view.info()
 

@@ -49,7 +49,7 @@ class Consumer:
 class ViewStream:
     """One partition that the view reads; opened when first used."""
 
-    __slots__ = ("index", "number", "retry_ms", "sieve", "topic", "watched")
+    __slots__ = ("index", "known_end", "number", "retry_ms", "sieve", "topic", "watched")
 
     def __init__(self, number: int, topic: Topic, index: int, sieve: Sieve) -> None:
         self.number = number
@@ -57,6 +57,7 @@ class ViewStream:
         self.index = index
         self.sieve = sieve
         self.watched = False
+        self.known_end = -1  # what lies before it may have been seen in an earlier life; -1: not yet known
         self.retry_ms = 0  # after a failed read: not before this time (monotonic)
 
     @property
@@ -113,6 +114,11 @@ class View(Hosted[Queue]):
         return self.definition.settings.guarantee == "at-most-once"
 
     @property
+    def attentive(self) -> bool:
+        """Whether anybody wants to see anything. With priorities the late and important are looked for early."""
+        return bool(self.consumers) or self.definition.settings.max_priority > 0
+
+    @property
     def frees_log(self) -> bool:
         """Whether it reads a topic that drops what its views have settled."""
         return any(topic.settings.settled for topic in self.topics)
@@ -145,13 +151,14 @@ class View(Hosted[Queue]):
         self.topics = tuple({stream.topic.name: stream.topic for stream in self.streams.values()}.values())
 
     def redefine(self, definition: ViewFact) -> None:
-        """Other settings or other matches; what was seen already was seen by the former ones."""
+        """Other settings or other matches."""
         self.definition = definition
         sieves = {source.topic: self._sieve(source.topic) for source in definition.sources}
         for stream in self.streams.values():
             sieve = sieves.get(stream.topic.name)
             if sieve is not None:
                 stream.sieve = sieve
+            stream.known_end = -1
 
     def _sieve(self, topic: str) -> Sieve:
         source = self.definition.source(topic)
@@ -173,7 +180,7 @@ class View(Hosted[Queue]):
             definition.name,
             definition.settings,
             definition.sources,
-            self.machine.paused,
+            self.machine.is_paused,
             self.machine.counts(),
         )
 

@@ -1,4 +1,4 @@
-"""What a queue sees of a record: whether it is for this view at all, when it is due, until when, and how important it is.
+"""What a queue sees of a record: whether it is for this view, when it is due, until when, and how important it is.
 
 Nearly all records say nothing about their delivery, and nearly all views ask for nothing: that path is one list
 comprehension per chunk.

@@ -1,11 +1,10 @@
 """How far each partition is settled by all the views that read it, told to the log now and then.
 
-A partition of a topic with cleanup.policy=settled may forget what lies before the lowest floor of its views. Only what
-is durable counts: a floor is told when everything that had been decided when it was read is recorded.
+A partition of a topic with cleanup.policy=settled may forget what lies before the lowest floor of its views. A floor of a
+machine is durable, so what is forgotten is never asked for again.
 """
 
 from collections.abc import Collection, Mapping
-from functools import partial
 
 from penstock.broker.view import View, ViewStream
 from penstock.broker.view_host import ViewHost
@@ -32,21 +31,11 @@ class Floors:
         moved, self._moved = self._moved, set()
         for view in moved:
             if view.gone is None:
-                floor = view.machine.floor
-                floors = {
-                    number: floor(number) for number, stream in view.streams.items() if stream.topic.settings.settled
-                }
-                self._host.when_durable(view, partial(self._apply, view, floors, view.failures))
-
-    def _apply(self, view: View, floors: dict[int, int], failures: int) -> None:
-        if view.failures != failures:
-            self._note(view)  # some of it was taken back
-            return
-        for number, floor in floors.items():
-            stream = view.streams.get(number)
-            if stream is not None and view.floors.get(number) != floor:
-                view.floors[number] = floor
-                self._tell_partition(stream)
+                for number, stream in view.streams.items():
+                    floor = view.machine.floor(number)
+                    if stream.topic.settings.settled and view.floors.get(number) != floor:
+                        view.floors[number] = floor
+                        self._tell_partition(stream)
 
     def tell_topic(self, topic: Topic) -> None:
         """Its views are others than before, or a partition of it was opened."""

@@ -84,10 +84,11 @@ class ViewHost(Host[View]):
             decision.facts.clear()
         delivers: list[Effect] = []
         if decision.effects and not hosted.at_most_once:
-            # A lease is no fact: nobody need wait for what is settled beside it.
+            # A lease is no fact: nobody need wait for what is settled beside it. The machine holds on to this very list
+            # of effects, to take back what was not performed: what is performed now must not stay in it.
             delivers = [effect for effect in decision.effects if isinstance(effect, Deliver)]
             if delivers:
-                decision.effects = [effect for effect in decision.effects if not isinstance(effect, Deliver)]
+                decision.effects[:] = [effect for effect in decision.effects if not isinstance(effect, Deliver)]
         super().perform(hosted, decision)
         if delivers:
             self.do(hosted, delivers)

@@ -1,19 +1,22 @@
 """The pump: reads what a view wants to see from the log, and shows it to the view's machine.
 
-At most one task per view, and only while there is something to read. When all is read the pump stops and watches the
-partitions; the first news starts it again. A view that wants nothing is not watched for long: the first news that
-finds it so ends the watch. So an idle view costs nothing, whatever is published beside it.
+At most one task per view, and only while there is something to read. While somebody consumes the view its partitions
+are watched, and news that the machine wants to see start the pump. News that find no consumer end the watch. So an idle
+view costs nothing, whatever is published beside it.
 """
 
 import asyncio
 import logging
 
 from penstock.broker.view import Home, View, ViewStream
+from penstock.delivery.places import OFFSET_BITS
+from penstock.delivery.queue_events import Status
 from penstock.log.partition import Partition
 from penstock.model.errors import OffsetOutOfRange, PenstockError, UnknownTopic
+from penstock.model.record import Record
 
 CHUNK_BYTES = 256 << 10
-RETRY_AFTER_MS = 1_000  # a partition that could not be read
+RETRY_AFTER_MS = 1_000  # a partition that could not be opened or read
 
 _log = logging.getLogger(__name__)
 
@@ -21,13 +24,13 @@ _log = logging.getLogger(__name__)
 class Pump:
     """Everything that reads for one view."""
 
-    __slots__ = ("_dry", "_failing", "_home", "_task", "_view")
+    __slots__ = ("_cold", "_failing", "_home", "_task", "_view")
 
     def __init__(self, home: Home, view: View) -> None:
         self._home = home
         self._view = view
         self._task: asyncio.Task[None] | None = None
-        self._dry = False  # everything is read, and every partition watched
+        self._cold = True  # some partitions may not be watched
         self._failing = False
 
     @property
@@ -36,17 +39,17 @@ class Pump:
 
     def poke(self) -> None:
         """Something happened: go on if there is something to read for somebody."""
-        if self._task is None and not self._dry and self._view.gone is None and self._next() is not None:
+        view = self._view
+        if self._task is None and view.attentive and view.gone is None and self._next() is not None:
             self._task = self._home.spawn(self._run())
 
     def start_anew(self) -> None:
         """The streams have changed, or a partition may be read again."""
-        self._dry = False
+        self._cold = True
         self.poke()
 
     def stop(self) -> None:
-        for stream in self._view.streams.values():
-            self.unwatch(stream)
+        self._unwatch_all()
         if self._task is not None:
             self._task.cancel()
 
@@ -55,47 +58,50 @@ class Pump:
     def _next(self) -> tuple[ViewStream, int] | None:
         """The stream to read next and the offset to begin at; None when there is nothing to read."""
         view = self._view
-        machine = view.machine
-        wanted = machine.wants()
-        watched = 0
-        for number, offset in wanted:
+        if self._cold:
+            self._cold = False
+            for stream in view.streams.values():
+                if stream.watched:
+                    continue
+                partition = stream.partition
+                if partition is not None:
+                    self._watch(stream, partition)
+                elif self._may_try(stream):
+                    self._cold = True
+                    return stream, 0
+        for number, offset in view.machine.wants():
             stream = view.streams[number]
-            partition = stream.partition
-            if stream.retry_ms and stream.retry_ms > self._home.now.monotonic_ms:
-                continue
-            if partition is None:
+            if self._may_try(stream):
                 return stream, offset
-            machine.grew(number, partition.start_offset, partition.durable_end)
-            if offset < partition.durable_end:
-                return stream, max(offset, partition.start_offset)
-            if not stream.watched:
-                stream.watched = True
-                partition.watch(self._news)
-            watched += 1
-        self._dry = bool(wanted) and watched == len(view.streams)
         return None
 
+    def _may_try(self, stream: ViewStream) -> bool:
+        return not stream.retry_ms or stream.retry_ms <= self._home.now.monotonic_ms
+
     async def _run(self) -> None:
+        view = self._view
         try:
-            while self._view.gone is None and (found := self._next()) is not None:
+            while view.gone is None and view.attentive and (found := self._next()) is not None:
                 stream, offset = found
                 try:
                     await self._read(stream, offset)
+                    stream.retry_ms = 0
                 except PenstockError as error:
                     self._failed(stream, error)
                 await asyncio.sleep(0)  # others have their turn between two chunks
         finally:
             self._task = None
-            self._view.wake()
+            view.wake()
 
     async def _read(self, stream: ViewStream, offset: int) -> None:
         view, home = self._view, self._home
         partition = stream.partition
         if partition is None:
-            await self._home.topics.open(stream.topic, stream.index)
+            await home.topics.open(stream.topic, stream.index)
             return
+        view.machine.grew(stream.number, partition.start_offset, partition.durable_end)
         try:
-            records, next_offset = await partition.records(offset, CHUNK_BYTES)
+            records, next_offset = await partition.records(max(offset, partition.start_offset), CHUNK_BYTES)
         except OffsetOutOfRange:
             return  # trimmed meanwhile: the next look finds the new start
         if view.gone is not None or stream.number not in view.streams:
@@ -104,10 +110,16 @@ class Pump:
         if len(arrivals) != len(records):
             taken = {arrival.offset for arrival in arrivals}
             records = [record for record in records if record.offset in taken]
+        if offset < stream.known_end:
+            records = self._waiting(stream, records)
         view.shelf.keep(stream.number, records)
         home.perform(view, view.machine.arrived(home.now, stream.number, arrivals, next_offset))
-        stream.retry_ms = 0
         self._failing = False
+
+    def _waiting(self, stream: ViewStream, records: list[Record]) -> list[Record]:
+        """Those that may be handed out: of what was seen before, some are settled or leased already."""
+        status_of, high = self._view.machine.status_of, stream.number << OFFSET_BITS
+        return [record for record in records if status_of(high | record.offset) is Status.PENDING]
 
     def _failed(self, stream: ViewStream, error: PenstockError) -> None:
         stream.retry_ms = self._home.now.monotonic_ms + RETRY_AFTER_MS
@@ -118,14 +130,22 @@ class Pump:
 
     # -- watching -------------------------------------------------------------------------------------------------
 
+    def _watch(self, stream: ViewStream, partition: Partition) -> None:
+        stream.watched = True
+        if stream.known_end < 0:
+            stream.known_end = partition.durable_end
+        partition.watch(self._news)
+        self._view.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+
     def _news(self, partition: Partition, new_bytes: int) -> None:
-        if self._task is not None:
+        view = self._view
+        if not view.attentive:
+            self._unwatch_all()
             return
-        self._dry = False
-        self.poke()
-        if self._task is None and not self._view.consumers:
-            for stream in self._view.streams.values():
-                self.unwatch(stream)
+        number = view.numbers.get((partition.stream.topic, partition.stream.partition))
+        if number is not None:
+            view.machine.grew(number, partition.start_offset, partition.durable_end)
+            self.poke()
 
     def unwatch(self, stream: ViewStream) -> None:
         if stream.watched:
@@ -133,3 +153,8 @@ class Pump:
             partition = stream.partition
             if partition is not None:
                 partition.unwatch(self._news)
+
+    def _unwatch_all(self) -> None:
+        self._cold = True
+        for stream in self._view.streams.values():
+            self.unwatch(stream)
