@@ -1,4 +1,4 @@
-"""A Kafka door in the test's own loop, over an engine in memory or on disk."""
+"""A Kafka door in the test's own loop, over an engine in memory or on disk; and bare connections to a real server."""
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -6,6 +6,7 @@ from pathlib import Path
 import httpx
 import pytest
 from kafka_wire import Wire
+from native_wire import NativeWire
 
 from penstock.app import Server
 from penstock.config.kinds import Listen, Storage
@@ -43,3 +44,11 @@ def http(server: ServerProcess) -> Iterator[httpx.Client]:
     """A client of the shared server's HTTP door."""
     with httpx.Client(base_url=server.http, timeout=30) as client:
         yield client
+
+
+@pytest.fixture
+async def native(server: ServerProcess) -> AsyncIterator[NativeWire]:
+    """A connection of the binary protocol to the server that all tests share."""
+    opened = await NativeWire.open(server.line)
+    yield opened
+    await opened.close()

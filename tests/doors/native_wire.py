@@ -5,20 +5,19 @@ import time
 from collections import defaultdict, deque
 from typing import Any, TypeVar
 
-from penstock.model.batch import encode_batch
+from penstock.model.batch import decode_batch, encode_batch, walk
 from penstock.model.record import Record
 from penstock.wire.native.framing import PREFACE, Receiver, decode_reply, encode, split
 from penstock.wire.native.messages import (
     Batch,
     CreateTopic,
-    Deliveries,
     Failure,
     Fetch,
+    Fetched,
     Hello,
     Message,
     Publish,
     Published,
-    Records,
     Topics,
     Welcome,
 )
@@ -110,6 +109,16 @@ class NativeWire:
         assert isinstance(failure, Failure), failure
         return failure
 
+    async def values(self, topic: str, *, partition: int = 0) -> list[bytes | None]:
+        """What the partition holds, all of it."""
+        offset, found = 0, list[bytes | None]()
+        while True:
+            fetched = await self.reply(self.send_fetch(topic, offset, partition=partition), Fetched)
+            found += [record.value for record in opened(fetched.batches) if record.offset >= offset]
+            offset = fetched.next_offset
+            if offset == fetched.end:
+                return found
+
     async def is_closed(self) -> bool:
         """Whether the server closes this connection, whatever it says before."""
         try:
@@ -139,6 +148,11 @@ class NativeWire:
         self, topic: str, offset: int, *, partition: int = 0, wait_ms: int = 0, max_bytes: int = 1 << 20
     ) -> int:
         return self.send(Fetch(topic, partition, offset, max_bytes, wait_ms))
+
+
+def opened(stored: bytes) -> list[Record]:
+    """The records of batches that stand back to back."""
+    return [record for header in walk(stored, verify=True) for record in decode_batch(stored, header.position)]
 
 
 def batch(*values: bytes, producer: tuple[int, int, int] = (-1, -1, -1)) -> bytes:
