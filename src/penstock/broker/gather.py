@@ -65,6 +65,19 @@ class Target:
         Without keys all messages of a named producer go to one partition. An idempotency key is a producer that
         publishes once.
         """
+        numbers = range(sequence, sequence + len(messages)) if producer is not None else ()
+        return self._publish(messages, acks, producer, numbers)
+
+    def publish_numbered(
+        self, messages: Sequence[Outgoing], producer: str, numbers: Sequence[int]
+    ) -> asyncio.Future[list[Placed]]:
+        """As above, with a number of its own for each message; they rise, and however a repeat is cut, what is stored
+        stays stored once."""
+        return self._publish(messages, Acks.ALL, producer, numbers)
+
+    def _publish(
+        self, messages: Sequence[Outgoing], acks: Acks, producer: str | None, numbers: Sequence[int]
+    ) -> asyncio.Future[list[Placed]]:
         gatherer = self._gatherer
         call = Call(asyncio.get_running_loop())
         if not messages:
@@ -73,7 +86,7 @@ class Target:
         waiting = call if acks is not Acks.NONE else None
         try:
             if producer is not None:
-                self._number(waiting, messages, producer, sequence)
+                self._number(waiting, messages, producer, numbers)
             else:
                 self._spread(waiting, messages)
         except (PenstockError, TypeError, ValueError, OverflowError) as error:
@@ -187,9 +200,9 @@ class Target:
 
     # -- with numbers -----------------------------------------------------------------------------------------
 
-    def _number(self, call: Call | None, messages: Sequence[Outgoing], producer: str, sequence: int) -> None:
-        if not 0 <= sequence <= MAX_NUMBER - len(messages):
-            raise InvalidRequest(f"a sequence is a number from 0 to {MAX_NUMBER}, not {sequence}")
+    def _number(self, call: Call | None, messages: Sequence[Outgoing], producer: str, numbers: Sequence[int]) -> None:
+        if numbers[0] < 0 or numbers[-1] > MAX_NUMBER:
+            raise InvalidRequest(f"a sequence is a number from 0 to {MAX_NUMBER}, not {numbers[0]}")
         if len(self.topic.partitions) != self._count:
             self._count = self._gatherer.widen(self.topic) or self._count
         producer_id = producer_id_of(producer)
@@ -201,7 +214,7 @@ class Target:
             at = 0
             for records, _ in runs:
                 part = positions[at : at + len(records)]
-                stretch = pile.begin(Numbered(producer_id, [sequence + position for position in part]))
+                stretch = pile.begin(Numbered(producer_id, [numbers[position] for position in part]))
                 stretch.records = records
                 stretch.shares.append(Share(call, 0, len(records), part))
                 at += len(records)
