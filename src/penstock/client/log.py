@@ -82,7 +82,7 @@ class LogSubscription(PushSubscription):
         self.positions = dict(offsets)
         self._tracks = {partition: Track(partition, offset) for partition, offset in offsets.items()}
         if self._matches:
-            await super()._begin()
+            await self._join()
         else:
             self._session.add(self)
 

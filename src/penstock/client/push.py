@@ -30,6 +30,10 @@ class PushSubscription(Subscription):
         raise NotImplementedError
 
     async def _begin(self) -> None:
+        await self._session.call(wire.FindTopic(self.topic))  # made on first use, as when publishing
+        await self._join()
+
+    async def _join(self) -> None:
         self._session.add(self)
         await self._welcomed
 

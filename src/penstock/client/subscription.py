@@ -123,7 +123,13 @@ class Subscription:
         if self._starting is None:
             self._starting = self._loop.create_task(self._begin())
             self._starting.add_done_callback(self._begun)
-        await asyncio.shield(self._starting)
+        starting = self._starting
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            if starting.cancelled():  # closed meanwhile, which is not the reader's being cancelled
+                raise ClientClosed("this subscription was closed") from None
+            raise
 
     def _begun(self, task: "asyncio.Task[None]") -> None:
         self._starting = None
