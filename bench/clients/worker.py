@@ -73,11 +73,22 @@ async def publish(client: QueueClient, queue: str, size: int, seconds: float = 0
     return {**watch.read(), "messages": sent, "sum": total}
 
 
+async def burst(client: QueueClient, queue: str, size: int, count: int) -> dict[str, Any]:
+    """So many messages at once, of text, each with the mark that readers of events count."""
+    watch = Watch()
+    await client.publish(queue, [marked(size)] * count)
+    return {**watch.read(), "messages": count}
+
+
+def marked(size: int) -> bytes:
+    return MARK + b"x" * (size - 1)
+
+
 async def latency(
     client: QueueClient, queue: str, size: int, seconds: float, rate: float = 0, warm_up: int = 50
 ) -> dict[str, Any]:
     """One message at a time: the next when the last is acknowledged, and not before its turn if there is a rate."""
-    value = MARK + b"x" * (size - 1)
+    value = marked(size)
     for _ in range(warm_up):
         await client.publish_one(queue, value)
     took_ms: list[float] = []
@@ -115,7 +126,7 @@ class Watch:
         }
 
 
-VERBS = {"make": make, "drop": drop, "publish": publish, "latency": latency, "work": work}
+VERBS = {"make": make, "drop": drop, "publish": publish, "burst": burst, "latency": latency, "work": work}
 
 if __name__ == "__main__":
     main()

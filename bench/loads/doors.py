@@ -8,7 +8,7 @@ MICRO = 1e6
 SIZE_BYTES = 100
 CONNECTIONS = 4
 LINE_BLOCK = 500  # commands that are sent together
-STEADY_RATE = 20  # messages a second, each to every subscriber
+STEADY_RATE = 50  # messages a second, each to every subscriber
 BURST = 100  # messages at once, each to every subscriber
 
 
@@ -49,7 +49,7 @@ def fan_out(peer: Penstock, *, subscribers: int, seconds: float) -> dict[str, fl
         cpu_before_s = peer.cpu_seconds()
         together = run("worker", peer.client, peer.address, "latency", topic, **steady)
         heard = audience.ask(str(together["messages"]))
-        burst = run("worker", peer.client, peer.address, "publish", topic, size=SIZE_BYTES, count=BURST)
+        burst = run("worker", peer.client, peer.address, "burst", topic, size=SIZE_BYTES, count=BURST)
         all_heard = audience.ask(str(together["messages"] + BURST))
         server_cpu_s = peer.cpu_seconds() - cpu_before_s
     finally:
