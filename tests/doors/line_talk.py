@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from typing import NamedTuple
+from collections import deque
+from typing import NamedTuple, Self
 
 PATIENCE_S = 15.0
 
@@ -18,7 +19,7 @@ class Talk:
         self.reader, self.writer = reader, writer
 
     @classmethod
-    async def open(cls, port: int, *, limit: int = 1 << 24) -> "Talk":
+    async def open(cls, port: int, *, limit: int = 1 << 24) -> Self:
         return cls(*await asyncio.open_connection("127.0.0.1", port, limit=limit))
 
     def send(self, text: str | bytes) -> None:
@@ -74,3 +75,38 @@ class Talk:
         self.writer.close()
         with contextlib.suppress(ConnectionError):
             await self.writer.wait_closed()
+
+
+class Consumer(Talk):
+    """Deliveries come whenever they like; here they wait apart from the answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(reader, writer)
+        self._answers: deque[str] = deque()
+        self._messages: deque[Message] = deque()
+
+    async def line(self) -> str:
+        while not self._answers:
+            await self._sort()
+        return self._answers.popleft()
+
+    async def message(self, *, ends_with_line: bool = True) -> Message:
+        assert ends_with_line
+        while not self._messages:
+            await self._sort()
+        return self._messages.popleft()
+
+    async def _sort(self) -> None:
+        line = await super().line()
+        if not line.startswith("MSG "):
+            self._answers.append(line)
+            return
+        _, name, size, *meta = line.split(" ", 3)
+        payload = await self.exactly(int(size))
+        assert await self.exactly(2) == b"\r\n"
+        self._messages.append(Message(name, payload, meta[0] if meta else ""))
+
+    @property
+    def undelivered(self) -> int:
+        """Messages that came and were not asked for."""
+        return len(self._messages)
