@@ -72,11 +72,18 @@ class Target:
         self, messages: Sequence[Outgoing], producer: str, numbers: Sequence[int]
     ) -> asyncio.Future[list[Placed]]:
         """As above, with a number of its own for each message; they rise, and however a repeat is cut, what is stored
-        stays stored once."""
-        return self._publish(messages, Acks.ALL, producer, numbers)
+        stays stored once. For those who have one publish under way at a time and repeat what failed before they go on:
+        nothing is refused to them."""
+        return self._publish(messages, Acks.ALL, producer, numbers, in_turn=True)
 
     def _publish(
-        self, messages: Sequence[Outgoing], acks: Acks, producer: str | None, numbers: Sequence[int]
+        self,
+        messages: Sequence[Outgoing],
+        acks: Acks,
+        producer: str | None,
+        numbers: Sequence[int],
+        *,
+        in_turn: bool = False,
     ) -> asyncio.Future[list[Placed]]:
         gatherer = self._gatherer
         call = Call(asyncio.get_running_loop())
@@ -86,7 +93,7 @@ class Target:
         waiting = call if acks is not Acks.NONE else None
         try:
             if producer is not None:
-                self._number(waiting, messages, producer, numbers)
+                self._number(waiting, messages, producer, numbers, in_turn)
             else:
                 self._spread(waiting, messages)
         except (PenstockError, TypeError, ValueError, OverflowError) as error:
@@ -200,7 +207,14 @@ class Target:
 
     # -- with numbers -----------------------------------------------------------------------------------------
 
-    def _number(self, call: Call | None, messages: Sequence[Outgoing], producer: str, numbers: Sequence[int]) -> None:
+    def _number(
+        self,
+        call: Call | None,
+        messages: Sequence[Outgoing],
+        producer: str,
+        numbers: Sequence[int],
+        in_turn: bool,
+    ) -> None:
         if numbers[0] < 0 or numbers[-1] > MAX_NUMBER:
             raise InvalidRequest(f"a sequence is a number from 0 to {MAX_NUMBER}, not {numbers[0]}")
         if len(self.topic.partitions) != self._count:
@@ -214,7 +228,7 @@ class Target:
             at = 0
             for records, _ in runs:
                 part = positions[at : at + len(records)]
-                stretch = pile.begin(Numbered(producer_id, [numbers[position] for position in part]))
+                stretch = pile.begin(Numbered(producer_id, [numbers[position] for position in part], in_turn))
                 stretch.records = records
                 stretch.shares.append(Share(call, 0, len(records), part))
                 at += len(records)

@@ -80,6 +80,7 @@ class Numbered(NamedTuple):
 
     producer_id: int
     numbers: Sequence[int]
+    in_turn: bool  # nothing of it was sent before it was known how the one before ended
 
 
 class Stretch:
@@ -177,9 +178,9 @@ class Pile:
 
     def _append_numbered(self, stretch: Stretch, numbered: Numbered, now_ms: int) -> None:
         """Leave out what is stored; the rest goes in under the number of its last message."""
-        producer_id, numbers = numbered
+        producer_id, numbers, in_turn = numbered
         named = self.partition.producers.named
-        owed = named.owed_by(producer_id)
+        owed = None if in_turn else named.owed_by(producer_id)
         if owed is not None and numbers[0] > owed and numbers[0] >> EPOCH_SHIFT == owed >> EPOCH_SHIFT:
             raise OutOfOrderSequence(f"what was numbered {owed} could not be stored; it comes before {numbers[0]}")
         newest = named.last_number(producer_id)

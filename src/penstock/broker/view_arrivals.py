@@ -1,13 +1,15 @@
 """What a queue sees of a record: whether it is for this view, when it is due, until when, and how important it is.
 
 Nearly all records say nothing about their delivery, and nearly all views ask for nothing: that path is one list
-comprehension per chunk.
+comprehension per chunk. The broker's own views copy messages on in order, so what these say about their delivery is for
+those who get the copy.
 """
 
 from collections.abc import Sequence
 from operator import attrgetter
 from zlib import crc32
 
+from penstock.broker.views import OWN_PREFIX
 from penstock.delivery.filters import Test
 from penstock.delivery.queue_events import MAX_PRIORITY, WEEKS_MS, Arrival, QueueSettings
 from penstock.model.message import DELAY_MS, DELIVER_AT_MS, ONLY_FOR, PRIORITY, TTL_MS
@@ -21,10 +23,11 @@ _headers = attrgetter("headers")
 class Sieve:
     """For one source of one view."""
 
-    __slots__ = ("_address", "_delay_ms", "_ordered", "_plain", "_test", "_ttl_ms")
+    __slots__ = ("_address", "_delay_ms", "_ordered", "_own", "_plain", "_test", "_ttl_ms")
 
     def __init__(self, address: str, settings: QueueSettings, test: Test | None) -> None:
         self._address = address.encode()
+        self._own = address.partition("/")[2].startswith(OWN_PREFIX)
         self._test = test
         self._delay_ms = settings.delay_ms
         self._ttl_ms = settings.ttl_ms
@@ -46,6 +49,9 @@ class Sieve:
 
     def _arrival(self, record: Record) -> Arrival | None:
         timestamp_ms = record.timestamp_ms
+        if self._own:
+            only_for_others = any(name == ONLY_FOR for name, _ in record.headers)
+            return None if only_for_others else Arrival(record.offset, timestamp_ms)
         delay_ms, ttl_ms, due_ms, priority = self._delay_ms, self._ttl_ms, 0, 0
         for name, value in record.headers:
             if not name.startswith("penstock-") or value is None:
