@@ -28,6 +28,7 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, address: Address, lost: Callable[["Connection", PenstockError], None]) -> None:
         self.address = address
         self.welcome: Welcome | None = None
+        self.frames = 0  # received
         self.can_write = True
         self.writable: Callable[[], None] = lambda: None  # told when the socket has room again
         self._lost = lost
@@ -175,6 +176,7 @@ class Connection(asyncio.BufferedProtocol):
             self.abort(ProtocolBroken(f"{self.address} does not speak Penstock's binary protocol: {error}"))
 
     def _dispatch(self, frame: memoryview) -> None:
+        self.frames += 1
         kind, correlation_id, body = split(frame)
         answer: Answer = decode_reply(kind, body)
         if kind == Failure.KIND:

@@ -22,7 +22,7 @@ PAUSE_FIRST_S = 0.02
 PAUSE_FACTOR = 2.0
 PAUSE_CEILING_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
-SHORT_LIFE_S = 1.0
+FRAMES_OF_A_WELCOME = 1
 
 
 class Member(Protocol):
@@ -53,8 +53,7 @@ class Session:
         self._members: list[Member] = []
         self._seeking: asyncio.Task[Connection] | None = None
         self._closed = False
-        self._short_lives = 0  # connections in a row that broke as soon as they were there
-        self._connected_at = 0.0
+        self._vain = 0  # connections in a row that broke before they answered anything
 
     # -- members ------------------------------------------------------------------------------------------------
 
@@ -129,8 +128,8 @@ class Session:
         deadline = loop.time() + self.timeout_s
         attempt = 0
         try:
-            if self._short_lives:
-                await asyncio.sleep(pause_s(self._short_lives))
+            if self._vain:
+                await asyncio.sleep(pause_s(self._vain))
             while True:
                 address = self._addresses[0]
                 try:
@@ -159,7 +158,6 @@ class Session:
             raise
         self._seeking = None
         self.connection = connection
-        self._connected_at = loop.time()
         for member in list(self._members):
             member.resume(connection)
         return connection
@@ -169,8 +167,7 @@ class Session:
             return  # never welcomed
         self.connection = None
         self.reconnects += 1
-        lived_s = asyncio.get_running_loop().time() - self._connected_at
-        self._short_lives = self._short_lives + 1 if lived_s < SHORT_LIFE_S else 0
+        self._vain = self._vain + 1 if connection.frames <= FRAMES_OF_A_WELCOME else 0
         for member in list(self._members):
             member.suspend()
         self.wake()

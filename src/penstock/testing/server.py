@@ -21,6 +21,11 @@ import weakref
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.client.client import Client
+    from penstock.client.sync import SyncClient
 
 READY_LINE = re.compile(r"penstock ready")
 DOOR_LINE = re.compile(r"(\w+) listening on (\S+:\d+)")
@@ -170,6 +175,20 @@ class Server:
     def cpu_seconds(self) -> float:
         """Processor time, user and system, of the server and its living children."""
         return sum(process_cpu_seconds(pid) for pid in process_tree(self.pid))
+
+    # -- clients ---------------------------------------------------------------------------------------------------
+
+    def client(self, **options: Any) -> "Client":
+        """A client of this server, for `async with`."""
+        from penstock.client.client import Client
+
+        return Client(self.line, **options)
+
+    def sync_client(self, **options: Any) -> "SyncClient":
+        """The same without a loop, for `with`."""
+        from penstock.client.sync import SyncClient
+
+        return SyncClient(self.line, **options)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
