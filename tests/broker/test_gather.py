@@ -100,6 +100,15 @@ async def test_a_message_too_large_is_refused_and_one_that_just_fits_is_not(hous
     assert (await house.values("orders"))[:2] == [b"a", b"c"]
 
 
+async def test_batches_stay_handy_where_the_topic_takes_large_ones(house: BrokerHouse) -> None:
+    await house.create("orders", max_message_bytes=str(64 << 20))
+    target = await house.gatherer.target(ANONYMOUS, "orders")
+    futures = [target.publish(said(*[b"x" * 300_000] * 10)), target.publish(said(b"y" * 5_000_000, b"z"))]
+    assert [[p.offset for p in await future] for future in futures] == [list(range(10)), [10, 11]]
+    assert await house.batches("orders") == 6
+    assert [len(value or b"") for value in await house.values("orders")] == [300_000] * 10 + [5_000_000, 1]
+
+
 async def test_a_compacted_topic_refuses_what_has_no_key(house: BrokerHouse) -> None:
     await house.create("orders", cleanup_policy="compact")
     target = await house.gatherer.target(ANONYMOUS, "orders")

@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from penstock.broker.administer import Administrator
-from penstock.broker.pile import Call, Losses, Numbered, Pile, Share
+from penstock.broker.pile import BATCH_BYTES, Call, Losses, Numbered, Pile
 from penstock.broker.publish import Publisher
 from penstock.log.admission import asks_of_records, check_record, make_batch
 from penstock.log.named_producers import MAX_NUMBER, producer_id_of
@@ -96,7 +96,7 @@ class Target:
                 self._number(waiting, messages, producer, numbers, in_turn)
             else:
                 self._spread(waiting, messages)
-        except (PenstockError, TypeError, ValueError, OverflowError) as error:
+        except (PenstockError, AttributeError, TypeError, ValueError, OverflowError) as error:
             failure = error if isinstance(error, PenstockError) else InvalidRecord(f"no message: {error}")
             if waiting is not None:
                 call.set_exception(failure)
@@ -121,10 +121,11 @@ class Target:
     def _spread(self, call: Call | None, messages: Sequence[Outgoing]) -> None:
         if len(self.topic.partitions) != self._count:
             self._count = self._gatherer.widen(self.topic) or self._count
-        keyless = self._gatherer.partition_of_tick(self._count)
+        keyless = self._gatherer.partition_of_tick(self._count) if self._count > 1 else 0
         index = only_partition(messages, self._count, keyless)
         if index >= 0:
-            self._add(call, self._partition(index), messages)
+            partition = self._partition(index)
+            self._add(call, partition, self._records(messages), messages)
             return
         # All of them are made before any joins the others: a call is refused as a whole.
         made = self._parts(messages, keyless)
@@ -145,10 +146,10 @@ class Target:
 
     # -- joining the others -----------------------------------------------------------------------------------
 
-    def _add(self, call: Call | None, partition: Partition, messages: Sequence[Outgoing]) -> None:
-        runs = self._records(messages)
+    def _add(self, call: Call | None, partition: Partition, runs: list[_Run], messages: Sequence[Outgoing]) -> None:
         if len(runs) == 1:
-            self._join(call, partition, *runs[0], None)
+            records, size_bytes = runs[0]
+            self._join(call, partition, records, size_bytes, None)
             return
         if call is not None:
             call.expect(len(runs), len(messages))
@@ -173,7 +174,7 @@ class Target:
         else:
             stretch.records = records
         stretch.size_bytes = size_bytes + (stretch.size_bytes or HEADER_BYTES)
-        stretch.shares.append(Share(call, start, len(stretch.records), positions))
+        stretch.shares.append((call, start, len(stretch.records), positions))
 
     def _records(self, messages: Sequence[Outgoing]) -> list[_Run]:
         """Runs of records, each small enough for a batch, with the most that each of them takes."""
@@ -183,9 +184,8 @@ class Target:
         if asks_of_records(settings):
             for record in records:
                 check_record(record, settings, now_ms)
-        if size_bytes + HEADER_BYTES <= settings.max_message_bytes:
-            return [(records, size_bytes)]
-        return self._split(records, settings.max_message_bytes - HEADER_BYTES, now_ms)
+        max_bytes = min(settings.max_message_bytes, BATCH_BYTES) - HEADER_BYTES
+        return [(records, size_bytes)] if size_bytes <= max_bytes else self._split(records, max_bytes, now_ms)
 
     def _split(self, records: list[Record], max_bytes: int, now_ms: int) -> list[_Run]:
         runs: list[_Run] = []
@@ -194,7 +194,7 @@ class Target:
         for record in records:
             size_bytes = size_bound(record)
             if size_bytes > max_bytes:
-                # By a few bytes perhaps, for this is the most it may take: made for real it tells, or is refused.
+                # This is the most it may take, and the topic may take more: made for real it tells, or is refused.
                 make_batch([record], self.topic.settings, now_ms)
             if run and run_bytes + size_bytes > max_bytes:
                 runs.append((run, run_bytes))
@@ -230,7 +230,7 @@ class Target:
                 part = positions[at : at + len(records)]
                 stretch = pile.begin(Numbered(producer_id, [numbers[position] for position in part], in_turn))
                 stretch.records = records
-                stretch.shares.append(Share(call, 0, len(records), part))
+                stretch.shares.append((call, 0, len(records), part))
                 at += len(records)
 
 

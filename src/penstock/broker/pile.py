@@ -23,6 +23,8 @@ from penstock.model.record import Record
 
 _log = logging.getLogger(__name__)
 
+BATCH_BYTES = 1 << 20  # what is gathered into one batch at most, even where the topic takes more
+
 _SEQUENCE_MASK = (1 << EPOCH_SHIFT) - 1
 
 _make_placed = partial(tuple.__new__, Placed)
@@ -66,13 +68,9 @@ class Call(asyncio.Future[list[Placed]]):
 _NOWHERE = Placed(-1, -1)
 
 
-class Share(NamedTuple):
-    """What of a stretch belongs to one call. Without positions it is the whole call."""
-
-    call: Call | None  # None: nobody waits for it
-    start: int
-    stop: int
-    positions: Sequence[int] | None
+# What of a stretch belongs to one call: the call (None: nobody waits for it), from and to which record, and their
+# positions among the call's messages (None: it is the whole call).
+Share = tuple[Call | None, int, int, Sequence[int] | None]
 
 
 class Numbered(NamedTuple):
@@ -113,11 +111,12 @@ class Losses:
 
 
 class Pile:
-    __slots__ = ("losses", "partition", "settings", "stretches")
+    __slots__ = ("losses", "max_bytes", "partition", "settings", "stretches")
 
     def __init__(self, partition: Partition, settings: TopicSettings, losses: Losses) -> None:
         self.partition = partition
         self.settings = settings
+        self.max_bytes = min(settings.max_message_bytes, BATCH_BYTES)
         self.stretches: list[Stretch] = []
         self.losses = losses
 
@@ -125,7 +124,7 @@ class Pile:
         """The stretch that takes this much more: the last one, or a new one."""
         if self.stretches:
             last = self.stretches[-1]
-            if last.numbered is None and last.size_bytes + size_bytes <= self.settings.max_message_bytes:
+            if last.numbered is None and last.size_bytes + size_bytes <= self.max_bytes:
                 return last
         return self.begin(None)
 
@@ -158,7 +157,7 @@ class Pile:
     def _append(self, stretch: Stretch, now_ms: int) -> None:
         try:
             made = make_batch(stretch.records, self.settings, now_ms)
-        except (TypeError, ValueError, OverflowError) as error:
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
             if len(stretch.shares) == 1:
                 raise InvalidRecord(f"a message cannot be stored: {error}") from error
             self._append_apart(stretch, now_ms)
@@ -167,10 +166,10 @@ class Pile:
 
     def _append_apart(self, stretch: Stretch, now_ms: int) -> None:
         """One of the calls brought something that is no record: each for itself, so that it harms nobody else."""
-        for share in stretch.shares:
+        for call, start, stop, positions in stretch.shares:
             alone = Stretch()
-            alone.records = stretch.records[share.start : share.stop]
-            alone.shares = [share._replace(start=0, stop=share.stop - share.start)]
+            alone.records = stretch.records[start:stop]
+            alone.shares = [(call, 0, stop - start, positions)]
             try:
                 self._append(alone, now_ms)
             except PenstockError as error:
