@@ -157,6 +157,13 @@ class QueueHouse:
     async def values_of(self, topic: str) -> list[bytes | None]:
         return [record.value for record in await self.records_of(topic)]
 
+    async def has_values(self, topic: str, count: int) -> list[bytes | None]:
+        """Wait until the topic holds so many."""
+        async with asyncio.timeout(20):
+            while len(found := await self.values_of(topic)) < count:  # noqa: ASYNC110 - the log knows no event of ours
+                await asyncio.sleep(0.001)
+        return found
+
     async def records_of(self, topic: str) -> list[Any]:
         found = []
         known = self.topics.get(topic)

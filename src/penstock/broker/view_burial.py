@@ -23,6 +23,7 @@ from penstock.model.message import (
     DEAD_REASON,
     DEAD_TOPIC,
     DEAD_VIEW,
+    ONLY_FOR,
     Outgoing,
 )
 from penstock.model.record import Headers, Record
@@ -146,4 +147,5 @@ def _dead_letter(view: View, burial: Bury, record: Record, origin: Topic, partit
 
 
 def without_dead_headers(headers: Headers) -> Headers:
-    return tuple(header for header in headers if header[0] not in DEAD_HEADERS)
+    """As it was before it died, or was redriven."""
+    return tuple(header for header in headers if header[0] not in DEAD_HEADERS and header[0] != ONLY_FOR)

@@ -1,7 +1,7 @@
 """How far each partition is settled by all the views that read it, told to the log now and then.
 
-A partition of a topic with cleanup.policy=settled may forget what lies before the lowest floor of its views. A floor of a
-machine is durable, so what is forgotten is never asked for again.
+A partition of a topic with cleanup.policy=settled may forget what lies before the lowest floor of its views. The floor
+of a machine is durable, so what is forgotten is never asked for again.
 """
 
 from collections.abc import Collection, Mapping

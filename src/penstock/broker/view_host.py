@@ -41,6 +41,7 @@ class ViewHost(Host[View]):
         self.topics = topics
         self.chores = Alarms(clock, chore)
         self.by_id: dict[int, View] = {}
+        self.lease_seed = 0
         self.moved: Callable[[View], None] = lambda view: None  # told after each event, of views that free the log
         self._shelves = Shelves()
         self._burial = Burial(self, gatherer)
@@ -52,8 +53,8 @@ class ViewHost(Host[View]):
 
     def make(self, view_id: int, definition: ViewFact) -> View:
         """A view that nobody sees yet."""
-        seed = self._clock.wall_ms() * 1000
-        view = View(view_id, definition, Queue(view_id, definition.settings, lease_seed=seed), Shelf(self._shelves))
+        machine = Queue(view_id, definition.settings, lease_seed=self.lease_seed)
+        view = View(view_id, definition, machine, Shelf(self._shelves))
         view.pump = Pump(self, view)
         view.outbox = Outbox(self, view)
         view.used_ms = self._clock.monotonic_ms()

@@ -69,8 +69,8 @@ async def _publish(
         if target is None:
             target = targets[topic] = await gatherer.target(BROKER, topic)
         record = letter.record
-        headers = tuple(header for header in without_dead_headers(record.headers) if header[0] != ONLY_FOR)
-        message = Outgoing(record.key, record.value, (*headers, (ONLY_FOR, view.address.encode())))
+        headers = (*without_dead_headers(record.headers), (ONLY_FOR, view.address.encode()))
+        message = Outgoing(record.key, record.value, headers)
         futures.append(target.publish([message], producer=f"redrive:{letters.id}:{letter.receipt.place}"))
     outcomes = await asyncio.gather(*futures, return_exceptions=True)
     return [outcome if isinstance(outcome, BaseException) else None for outcome in outcomes]

@@ -15,6 +15,7 @@ from penstock.broker.view_host import ViewHost
 from penstock.broker.views import (
     COUNTER_KEY,
     DEFINITION,
+    LIFE_KEY,
     Source,
     StreamFact,
     ViewFact,
@@ -33,6 +34,8 @@ _log = logging.getLogger(__name__)
 
 Start = Literal["earliest", "latest"]
 
+LEASES_PER_LIFE = 1 << 32  # more than are given between two starts of the server, however the clock is set meanwhile
+
 
 class Registry:
     def __init__(self, host: ViewHost, topics: Topics, max_views: int) -> None:
@@ -40,6 +43,7 @@ class Registry:
         self._topics = topics
         self._max_views = max_views
         self._last_id = 0
+        self._life_has_begun = False  # the first view of all begins it, or the start of a server that has some
         self._changing: dict[str, asyncio.Future[None]] = {}
         self.by_address: dict[str, View] = {}
         self.by_topic: dict[str, dict[View, None]] = {}  # every view that reads the topic
@@ -71,8 +75,10 @@ class Registry:
         self._last_id += 1
         view = self._host.make(self._last_id, definition)
         view.attach_streams(definition.streams, {topic.name: topic})  # refuses a filter that makes no sense
-        counted = self._host.ledger.record(COUNTER_KEY, b"%d" % view.id)
-        await asyncio.gather(counted, self._record(view, definition))
+        recorded = [self._host.ledger.record(COUNTER_KEY, b"%d" % view.id), self._record(view, definition)]
+        if not self._life_has_begun:
+            recorded.append(self._begin_life())
+        await asyncio.gather(*recorded)
         self._show(view)
         return view
 
@@ -155,6 +161,7 @@ class Registry:
     async def load(self) -> None:
         definitions: dict[int, bytes] = {}
         facts: dict[int, dict[bytes, bytes]] = {}
+        last_seed = 0
         async for key, value in self._host.ledger.replay():
             view_id = view_of(key)
             if view_id is not None:
@@ -170,6 +177,9 @@ class Registry:
                     definitions[view_id] = value
             elif key == COUNTER_KEY and value is not None:
                 self._last_id = int(value)
+            elif key == LIFE_KEY and value is not None:
+                last_seed = int(value)
+        self._host.lease_seed = max(self._topics.clock.wall_ms() * 1000, last_seed + LEASES_PER_LIFE)
         for view_id, value in definitions.items():
             self._last_id = max(self._last_id, view_id)
             definition = decode_definition(value)
@@ -180,6 +190,15 @@ class Registry:
         for keys in facts.values():  # of views that are gone: a crash cut their end short
             for key in keys:
                 self._host.ledger.record(key, None)
+        if definitions:
+            try:
+                await self._begin_life()
+            except PenstockError as error:  # a full disk does not keep the server from starting; the clock will do
+                _log.warning("where lease numbers begin is not recorded: %s", error)
+
+    def _begin_life(self) -> asyncio.Future[None]:
+        self._life_has_begun = True
+        return self._host.ledger.record(LIFE_KEY, b"%d" % self._host.lease_seed)
 
     def _is_alive(self, topic: str, topic_id: str) -> bool:
         known = self._topics.by_name.get(topic)

@@ -2,6 +2,7 @@
 
     key of a definition     "V" and the view's id, 8 bytes
     key of the counter      "N": the last id that was given; an id is never given twice, so neither is a place
+    key of the life         "L": where lease numbers began when the server started last; they begin higher each time
 
 The facts of the view's machine stand beside them, under keys of their own (`delivery/queue_facts.py`).
 
@@ -21,6 +22,7 @@ from penstock.model.errors import InvalidViewName
 
 DEFINITION = b"V"
 COUNTER_KEY = b"N"
+LIFE_KEY = b"L"
 ID_BYTES = 8
 
 VIEW_NAME_MAX_CHARS = 249
