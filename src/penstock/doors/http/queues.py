@@ -222,6 +222,10 @@ async def lease(call: Call) -> Reply:
     deliveries = await call.broker.queues.lease(
         call.principal, call["topic"], call["queue"], ask.limit, wait_ms=ask.wait_ms, lease_ms=ask.lease_ms
     )
+    if deliveries and call.connection.transport.is_closing():  # nobody is there to work on them
+        receipts = [delivery.receipt for delivery in deliveries]
+        await call.broker.queues.settle(call.principal, call["topic"], call["queue"], Outcome.RELEASE, receipts)
+        deliveries = []
     return reply(LeasedList([leased(delivery) for delivery in deliveries]))
 
 
