@@ -29,6 +29,7 @@ VIEW_PREFIX = "subscriber-"
 EXPIRES_MS = 24 * 3600 * 1000
 MAX_UNCOMMITTED = 100_000  # then a subscriber gets nothing more until it commits
 WINDOW = 1_000  # messages on their way to a client
+FORMER_LEASE = 1  # a commit of what came by an earlier stream: good as long as nobody else holds the message
 
 SUBSCRIBER = QueueSettings(
     lease_ms=0, max_attempts=0, dead_letter="", max_in_flight=MAX_UNCOMMITTED, expires_ms=EXPIRES_MS
@@ -193,7 +194,7 @@ async def commit(call: Call) -> Reply:
     partition, offset = int(match[1]), int(match[2])
     await _check_there(call, topic, message_id, partition, offset)
     session = call.connection.house.subscribers.get(topic, view)
-    number = 0 if session is None else session.numbers.get((partition, offset), 0)
+    number = FORMER_LEASE if session is None else session.numbers.get((partition, offset), FORMER_LEASE)
     queues = call.broker.queues
     try:
         receipt = queues.receipt(topic, view, partition, offset, number)
