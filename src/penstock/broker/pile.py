@@ -44,6 +44,10 @@ class Call(asyncio.Future[list[Placed]]):
     def cancel(self, msg: object = None) -> bool:
         return False
 
+    def set_exception(self, exception: type | BaseException, /) -> None:
+        super().set_exception(exception)
+        self._log_traceback = False  # whoever asked may have gone, and need not be told then
+
     def expect(self, parts: int, count: int) -> None:
         """The answer comes in parts: so many, with so many places together."""
         self._missing = parts

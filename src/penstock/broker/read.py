@@ -21,6 +21,8 @@ from penstock.model.message import Incoming
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 
+USUAL_MESSAGE_BYTES = 4 << 10  # who wants few messages does not have a megabyte of them opened
+
 __all__ = ["Match", "Messages", "Overflow", "Reader", "Readers", "Start", "Taken"]
 
 
@@ -191,7 +193,8 @@ class Reader:
         if own is not None and own.start <= position < own.end:
             return own
         slot.own = None
-        found = await slot.partition.read(position, max(1, min(READ_BYTES, harvest.left_bytes)))
+        wanted_bytes = min(READ_BYTES, harvest.left_bytes, harvest.left_messages * USUAL_MESSAGE_BYTES)
+        found = await slot.partition.read(position, max(1, wanted_bytes))
         if not found.buffers:
             return None
         slot.own = opened_from(slot.partition, found.buffers, position, found.next_offset)
