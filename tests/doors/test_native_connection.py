@@ -54,9 +54,16 @@ async def test_hello_is_answered_with_what_both_speak(server: Server) -> None:
     assert welcome.max_frame_bytes > 1 << 20
     again = await NativeWire.open(server.line)
     assert (await again.ask(Hello(1, "again"), Welcome)).cluster_id == welcome.cluster_id
-    assert (await again.refused(Hello(0, "from the past"))).code == "unsupported-version"
     await wire.close()
     await again.close()
+
+
+async def test_who_was_not_welcomed_is_not_served(server: Server) -> None:
+    wire = await NativeWire.connect(server.line)
+    wire.send_raw(PREFACE)
+    assert (await wire.refused(Hello(0, "from the past"))).code == "unsupported-version"
+    assert (await wire.refused(Ping())).code == "malformed"
+    assert await wire.is_closed()
 
 
 async def test_the_beginning_may_come_byte_by_byte(server: Server) -> None:
@@ -133,6 +140,19 @@ async def test_a_malformed_frame_is_answered_and_ends_the_connection(
     assert (answered, failure.code) == (correlation_id, "malformed")
     assert await native.is_closed()
     await still_serves(server)
+
+
+async def test_what_came_before_a_malformed_frame_is_done_and_answered(native: NativeWire, topic: str) -> None:
+    await native.create(topic)
+    waiting = native.send_fetch(topic, 0, wait_ms=600_000)  # has nothing to say, and is not waited for
+    publish = encode(1001, Publish(-1, [Batch(topic, 0, batch(b"a"))]))
+    native.send_raw(publish + b"\xff\xff\xff\xff" + publish)
+    assert (await native.reply(1001, Published)).results[0].base_offset == 0
+    assert (await native.of(0)).code == "malformed"
+    assert await native.is_closed()
+    assert [
+        message for came_for, message in native.arrived if came_for == waiting and isinstance(message, Failure)
+    ] == []
 
 
 async def test_a_request_that_is_large_and_need_not_be(native: NativeWire) -> None:

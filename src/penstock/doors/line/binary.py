@@ -49,7 +49,7 @@ MAX_HELD_BYTES = 16 << 20
 MAX_SUBSCRIPTIONS = 256
 WRITE_BUFFER_BYTES = 1 << 20
 MAX_UNSENT_BYTES = 64 << 20  # replies and deliveries that were on their way when the client stopped reading
-LAST_WORDS_S = 5.0  # for a refused client to take the reason why
+LAST_WORDS_S = 5.0  # for a refused client to take what it asked for before, and the reason why
 
 
 class Subscription(Protocol):
@@ -74,13 +74,13 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._host = str(peer[0]) if peer else ""
         self.principal = Principal(ANONYMOUS.name, self._host)
         self.max_frame_bytes = door.max_request_bytes
+        self.welcomed = False
         self.closed = False
         self.subscriptions: dict[int, Subscription] = {}
         self.turn = asyncio.Lock()  # held while a fetch reads: one answer at a time is in memory
 
         self._receiver = Receiver(door.max_request_bytes)
         self._preface_came = False
-        self._welcomed = False
         self._frames: deque[memoryview] = deque()
         self._under_way = 0
         self._waiting: set[asyncio.Task[object]] = set()  # requests that change nothing and may wait for long
@@ -95,6 +95,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._reading = False
         self._draining = False
+        self._last_words: bytearray | None = None  # of a connection that is to be closed
+        self._closing: asyncio.TimerHandle | None = None
         self._worker: asyncio.Task[None] | None = None
 
         transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
@@ -131,7 +133,6 @@ class BinaryConnection(asyncio.BufferedProtocol):
                 new_bytes += len(frame)
         except Malformed as error:
             self._refuse(0, error)
-            return
         new_bytes += receiver.unfinished_bytes - self._unfinished_bytes
         if new_bytes:
             self._door.limits.hold(self, new_bytes)
@@ -151,10 +152,9 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._frames.clear()
         self._out.clear()
         self._leave_all()
-        # What was begun is carried through: cancelling it half-way could leave a fact recorded and not shown. Only
-        # those who wait are sent home, in the next tick: a task that never ran could not clean up after itself.
-        for task in self._waiting:
-            self._loop.call_soon(task.cancel)
+        self._send_home()
+        if self._closing is not None:
+            self._closing.cancel()
         while self._room_waiters:
             _wake(self._room_waiters.popleft())
 
@@ -211,6 +211,12 @@ class BinaryConnection(asyncio.BufferedProtocol):
         """Nothing more will be pushed under this id."""
         if self.subscriptions.pop(subscription, None) is not None:
             self.push(subscription, failure_of(error))
+
+    def _send_home(self) -> None:
+        """What was begun is carried through: cancelling it half-way could leave a fact recorded and not shown. Only
+        those who wait are sent home, in the next tick: a task that never ran could not clean up after itself."""
+        for task in self._waiting:
+            self._loop.call_soon(task.cancel)
 
     def _leave_all(self) -> None:
         subscriptions, self.subscriptions = self.subscriptions, {}
@@ -275,6 +281,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
         if not self._reading:
             self.resume_reading()
         self._go_on()
+        if self._last_words is not None:
+            self._say_last_words()
         if self.idle():
             self._door.listener.settled()
 
@@ -327,14 +335,16 @@ class BinaryConnection(asyncio.BufferedProtocol):
             if served is None:
                 raise UnsupportedVersion(f"this server knows no request of kind {kind:#04x}")
             request = decode_request(kind, body)
-            if not self._welcomed:
-                if kind != Hello.KIND:
-                    raise Malformed("the first request must be Hello")
-                self._welcomed = True
+            if not self.welcomed and kind != Hello.KIND:
+                raise Malformed("the first request must be Hello")
             result = await served.handler(call, request)
         except Malformed as error:
             self._frames.clear()
-            self._refuse(call.correlation_id if call is not None else 0, error)
+            if call is None:
+                self._refuse(0, error)
+            else:
+                self._refuse(call.correlation_id, error)
+                call.reply(None)
         except Exception as error:
             assert call is not None
             call.fail(error)
@@ -356,7 +366,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
         def done(task: asyncio.Task[object]) -> None:
             tasks.discard(task)
             if task.cancelled():
-                self._under_way -= 1
+                call.reply(None)
                 return
             error = task.exception()
             if error is not None:
@@ -370,16 +380,20 @@ class BinaryConnection(asyncio.BufferedProtocol):
         await asyncio.sleep(0)  # it begins before the next request does
 
     def _refuse(self, correlation_id: int, error: Malformed) -> None:
-        """Say what is wrong, and close: nothing that follows could be understood."""
-        if self._transport.is_closing():
-            return
-        _log.warning("line: closing the connection of %s: %s", self._host, error)
-        self._pause()
-        self._out.append(encode(correlation_id, Failure(MALFORMED, str(error))))
-        self._transport.writelines(self._out)
-        self._out.clear()
-        self._transport.close()
-        self._loop.call_later(LAST_WORDS_S, self._transport.abort)
+        """Nothing that follows could be understood: answer what was begun before, say what is wrong, and close."""
+        if self._last_words is None:
+            _log.warning("line: closing the connection of %s: %s", self._host, error)
+            self._last_words = encode(correlation_id, Failure(MALFORMED, str(error)))
+            self._closing = self._loop.call_later(LAST_WORDS_S, self.abort)
+            self.stop_reading()
+            self._send_home()
+            self._send(())
+
+    def _say_last_words(self) -> None:
+        if not (self._under_way or self._frames or self._out or self._transport.is_closing()):
+            assert self._last_words is not None
+            self._transport.write(self._last_words)
+            self._transport.close()
 
 
 def _wake(waiter: "asyncio.Future[None]") -> None:

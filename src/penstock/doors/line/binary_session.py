@@ -10,6 +10,7 @@ from penstock.wire.native.messages import VERSION, Done, Hello, Ping, Welcome
 async def hello(call: Call, request: Hello) -> Welcome:
     if request.version < 1:
         raise UnsupportedVersion(f"version {request.version} of this protocol was never spoken; {VERSION} is")
+    call.connection.welcomed = True
     return Welcome(
         min(request.version, VERSION),
         f"penstock {__version__}",
