@@ -18,7 +18,12 @@ from penstock.testing.server import Server as ServerProcess
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     return Settings(
-        data=str(tmp_path / "data"), storage=Storage("memory", persistent=False), kafka=Listen("127.0.0.1", 0)
+        data=str(tmp_path / "data"),
+        storage=Storage("memory", persistent=False),
+        kafka=Listen("127.0.0.1", 0),
+        line=None,
+        udp=None,
+        http=None,
     )
 
 

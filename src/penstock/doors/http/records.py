@@ -104,7 +104,7 @@ def value_of(raw: msgspec.Raw, *, base64: bool = True) -> tuple[bytes | None, bo
         try:
             return _object(text).base64, False
         except msgspec.ValidationError as error:
-            if "base64-encoded" in str(error):
+            if str(error).startswith("Invalid base64"):
                 raise MalformedBody(f"a value's base64 is malformed: {error}") from None
     return text, True
 

@@ -110,6 +110,7 @@ class HttpConnection(HttpToolsProtocol):
         self._body_bytes = 0
         self._length: int | None = None
         self._refusal: HttpError | None = None
+        self._deaf = False  # what still comes is not understood
         self._draining = False
 
     # -- the transport's side ---------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ class HttpConnection(HttpToolsProtocol):
             if self._should_upgrade():
                 self.handle_websocket_upgrade()
             else:
-                self._refuse(MalformedRequest("this server upgrades connections to `websocket` only"))
+                self._ignore_upgrade()
             return
         except httptools.HttpParserError as error:
             self._refuse(MalformedRequest(f"this is not HTTP/1.1: {error}"))
@@ -298,6 +299,13 @@ class HttpConnection(HttpToolsProtocol):
             self.flow.pause_reading()
             self.house.limits.wait(self)
 
+    def _ignore_upgrade(self) -> None:
+        """RFC 9110 §7.8: a server may answer as if nobody had asked to upgrade. The parser is at its end, though."""
+        self._deaf = True
+        last = self._waiting[-1] if self._waiting else self.cycle
+        if last is not None:
+            last.keep_alive = False
+
     # -- refusing ---------------------------------------------------------------------------------------------
 
     def head_overdue(self) -> None:
@@ -321,6 +329,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._refusal = error
+        self._deaf = True
         self._arriving = None
         house = self.house
         house.heads.end(self)
