@@ -117,6 +117,25 @@ async def test_a_reader_waits_for_news_and_no_longer_than_it_wants(house: Broker
     reader.close()
 
 
+async def test_each_wait_has_its_own_length(house: BrokerHouse) -> None:
+    await house.create("orders")
+    reader, other = [await house.readers.log(ANONYMOUS, "orders", Start(earliest=False)) for _ in range(2)]
+    for first_ms in (SOON_MS, 30):
+        waiting = asyncio.create_task(take(reader, wait_ms=first_ms))
+        await asyncio.sleep(0)
+        await house.publish("orders", b"a")
+        assert values(await waiting) == [b"a"]
+    assert (await asyncio.wait_for(take(reader, wait_ms=5), SOON_MS / 2000)).messages == []
+    waiting = asyncio.create_task(take(reader, wait_ms=SOON_MS))
+    await rest(other)
+    assert (await take(other, wait_ms=60)).messages == []  # meanwhile the short time of before is over
+    assert not waiting.done()
+    await house.publish("orders", b"b")
+    assert values(await waiting) == [b"b"]
+    reader.close()
+    other.close()
+
+
 async def test_a_position_that_is_gone_is_out_of_range(house: BrokerHouse) -> None:
     await house.publish("orders", *numbers(0, 10))
     reader = await house.readers.log(ANONYMOUS, "orders")
@@ -278,6 +297,9 @@ async def test_a_filter_lets_through_what_matches_and_passes_over_the_rest(house
     await house.send("orders", [Outgoing(b"us", b"not")])
     await house.send("orders", [Outgoing(b"eu", b"yes")])
     assert values(await waiting) == [b"yes"]
+    await house.send("orders", [Outgoing(b"us", b"not")])
+    taken = await take(reader, wait_ms=1)
+    assert (values(taken), taken.positions) == ([], {0: 33})
     reader.close()
 
 

@@ -84,6 +84,8 @@ class Reader:
         self._slots: list[_Slot] = []
         self._turn = 0  # the slot that comes first: nobody starves behind a busy one
         self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._deadline = 0.0
         self._closed = False
 
     @property
@@ -99,21 +101,27 @@ class Reader:
         behind.
         """
         deadline = asyncio.get_running_loop().time() + wait_ms / 1000
+        moved: dict[int, int] = {}
         while True:
             if self._every_partition and len(self._slots) < len(self._topic.partitions):
                 await self._widen()
-            harvest = Harvest(max_messages, max_bytes, self._test)
-            await self._harvest(harvest)
-            if not self._closed:
-                for number, position in harvest.positions.items():
-                    self._move(self._slots[number], position)
-            if harvest.parts or harvest.gap or not await self._wait(deadline):
-                return self._taken(harvest)
+            if self._has_news():
+                harvest = Harvest(max_messages, max_bytes, self._test)
+                await self._harvest(harvest)
+                self._move(harvest, moved)
+                parts = harvest.parts
+                if parts or harvest.gap:
+                    messages = parts[0] if len(parts) == 1 else [message for part in parts for message in part]
+                    return Taken(messages, harvest.gap, moved, parts)
+            if not await self._wait(deadline):
+                return Taken([], 0, moved)
 
     def close(self) -> None:
         if not self._closed:
             self._closed = True
             self.wake()
+            if self._timer is not None:
+                self._timer.cancel()
             for slot in self._slots:
                 slot.tail.waiting.pop(self, None)
                 self._readers.tails.detach(slot.tail)
@@ -201,45 +209,61 @@ class Reader:
         await asyncio.sleep(0)  # a long way to catch up, or a filter that takes nothing, leaves time for others
         return slot.own
 
-    def _move(self, slot: _Slot, position: int) -> None:
-        slot.position = position
-        if slot.own is not None and position >= slot.own.end:
-            slot.own = None
-
-    def _taken(self, harvest: Harvest) -> Taken:
-        positions = (
-            {self._slots[at].index: position for at, position in harvest.positions.items()} if self._slots else {}
-        )
-        parts = harvest.parts
-        if len(parts) == 1:
-            return Taken(parts[0], harvest.gap, positions, parts)
-        return Taken([message for part in parts for message in part], harvest.gap, positions, parts)
+    def _move(self, harvest: Harvest, moved: dict[int, int]) -> None:
+        """What was found is handed over now."""
+        if not self._closed:
+            for number, position in harvest.positions.items():
+                slot = self._slots[number]
+                slot.position = moved[slot.index] = position
+                if slot.own is not None and position >= slot.own.end:
+                    slot.own = None
 
     # -- waiting ----------------------------------------------------------------------------------------------
+
+    def _has_news(self) -> bool:
+        for slot in self._slots:  # noqa: SIM110 - asked a thousand times per batch
+            if slot.position != slot.partition.durable_end or slot.partition.closed:
+                return True
+        return False
 
     async def _wait(self, deadline: float) -> bool:
         """Until there may be news; False when the time is over."""
         loop = asyncio.get_running_loop()
-        left_s = deadline - loop.time()
-        if left_s <= 0 or self._closed or self._readers.released:
+        if self._closed or self._readers.released or loop.time() >= deadline:
             return False
-        for slot in self._slots:
-            if slot.position < slot.partition.durable_end or slot.partition.closed:
-                return True  # came while others were being read
+        if self._has_news():
+            return True  # came while others were being read
+        self._arm(loop, deadline)
         waiter = self._waiter = loop.create_future()
-        timer = loop.call_later(left_s, self.wake)
         self._readers.waiting[self] = None
         for slot in self._slots:
             slot.tail.waiting[self] = None
         try:
             await waiter
         finally:
-            timer.cancel()
             self._waiter = None
             self._readers.waiting.pop(self, None)
             for slot in self._slots:
                 slot.tail.waiting.pop(self, None)
-        return loop.time() < deadline or any(slot.position < slot.partition.durable_end for slot in self._slots)
+        return self._has_news() or loop.time() < deadline
+
+    def _arm(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        """One timer for many waits: it is left alone when news come, and set anew only when it rings too early."""
+        self._deadline = deadline
+        if self._timer is not None and self._timer.when() > deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = loop.call_at(deadline, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._waiter is not None:
+            loop = asyncio.get_running_loop()
+            if loop.time() < self._deadline:
+                self._arm(loop, self._deadline)
+            else:
+                self.wake()
 
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
