@@ -21,7 +21,7 @@ from penstock.doors.http.records import (
     outgoing,
 )
 from penstock.doors.http.routing import JSON, route
-from penstock.model.batch import check_batch
+from penstock.model.batch import BatchHeader, check_batch
 from penstock.model.errors import InvalidRequest
 from penstock.model.message import Outgoing, Placed
 
@@ -217,7 +217,7 @@ async def publish_batches(call: Call, query: PublishQuery) -> Reply:
         index = 0
     body = bytearray(call.body)
     view = memoryview(body)
-    headers = []
+    headers: list[BatchHeader] = []
     position = 0
     while position < len(body) or not headers:  # all are looked at before one is stored
         headers.append(check_batch(body, position))

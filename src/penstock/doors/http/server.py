@@ -144,11 +144,13 @@ class HttpConnection(HttpToolsProtocol):
         self._chunk_bytes = len(data)
         try:
             self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            if self._should_upgrade():
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.scope["method"] == "CONNECT":
+                self._refuse(MalformedRequest("this server is not a proxy"))
+            elif self._should_upgrade():
                 self.handle_websocket_upgrade()
             else:
-                self._ignore_upgrade()
+                self._ignore_upgrade(data[upgrade.args[0] :])
             return
         except httptools.HttpParserError as error:
             self._refuse(MalformedRequest(f"this is not HTTP/1.1: {error}"))
@@ -192,8 +194,8 @@ class HttpConnection(HttpToolsProtocol):
         parser, scope = self.parser, self.scope
         scope["method"] = parser.get_method().decode("ascii")
         scope["http_version"] = version = parser.get_http_version()
-        if parser.should_upgrade() and self._should_upgrade():
-            return
+        if parser.should_upgrade():
+            return  # the parser ends here, see data_received
         url = httptools.parse_url(self.url)
         scope["raw_path"] = url.path
         path = url.path.decode("ascii")
@@ -299,12 +301,17 @@ class HttpConnection(HttpToolsProtocol):
             self.flow.pause_reading()
             self.house.limits.wait(self)
 
-    def _ignore_upgrade(self) -> None:
-        """RFC 9110 §7.8: a server may answer as if nobody had asked to upgrade. The parser is at its end, though."""
-        self._deaf = True
-        last = self._waiting[-1] if self._waiting else self.cycle
-        if last is not None:
-            last.keep_alive = False
+    def _ignore_upgrade(self, rest: bytes) -> None:
+        """RFC 9110 §7.8: a server may answer as if nobody had asked to upgrade. The parser must not see it, though."""
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(self._head_without(b"upgrade", b"connection") + rest)
+
+    def _head_without(self, *names: bytes) -> bytes:
+        lines = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
+        for name, value in self.headers:
+            if name not in names:
+                lines += [name, b": ", value, b"\r\n"]
+        return b"".join([*lines, b"\r\n"])
 
     # -- refusing ---------------------------------------------------------------------------------------------
 
@@ -385,10 +392,7 @@ class HttpConnection(HttpToolsProtocol):
         self.house.listener.gone(self)
         self.house.heads.end(self)
         self.connections.discard(self)
-        lines = [self.scope["method"].encode(), b" ", self.url, b" HTTP/1.1\r\n"]
-        for name, value in self.headers:
-            lines += [name, b": ", value, b"\r\n"]
         protocol = SocketConnection(self.house)
         protocol.connection_made(self.transport)
-        protocol.data_received(b"".join([*lines, b"\r\n"]))
+        protocol.data_received(self._head_without())
         self.transport.set_protocol(protocol)
