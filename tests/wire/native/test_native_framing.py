@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from native_messages import ANYTHING, messages_of
 from penstock.wire.native.framing import (
     HEAD_BYTES,
     MAX_PLAIN_BYTES,
@@ -40,39 +41,7 @@ from penstock.wire.native.messages import (
 MAX_FRAME_BYTES = 1 << 20
 IDS = st.integers(0, 2**32 - 1)
 
-NUMBERS = st.integers(-(2**63), 2**63 - 1)
-_SCALARS: dict[Any, st.SearchStrategy[Any]] = {
-    int: NUMBERS,
-    str: st.text(max_size=20),
-    bytes: st.binary(max_size=200),
-    bool: st.booleans(),
-    float: st.floats(allow_nan=False),
-    type(None): st.none(),
-}
-
-
-def values_of(annotation: Any) -> st.SearchStrategy[Any]:
-    import types
-    import typing
-
-    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
-    if origin is typing.Annotated:
-        return values_of(arguments[0])
-    if origin is list:
-        return st.lists(values_of(arguments[0]), max_size=4)
-    if origin is tuple:
-        return st.tuples(*map(values_of, arguments))
-    if origin is dict:
-        return st.dictionaries(values_of(arguments[0]), values_of(arguments[1]), max_size=3)
-    if origin in (typing.Union, types.UnionType):
-        return st.one_of(*map(values_of, arguments))
-    return _SCALARS[annotation] if annotation in _SCALARS else messages_of(annotation)
-
-
-def messages_of(kind: type[Any]) -> st.SearchStrategy[Any]:
-    return st.builds(kind, *(values_of(field.type) for field in msgspec.structs.fields(kind)))
-
-
+NUMBERS = ANYTHING[int]
 MESSAGES = st.one_of([messages_of(kind) for kind in (*REQUESTS.values(), *REPLIES.values())])
 
 

@@ -133,10 +133,11 @@ class BinaryConnection(asyncio.BufferedProtocol):
                 new_bytes += len(frame)
         except Malformed as error:
             self._refuse(0, error)
-        new_bytes += receiver.unfinished_bytes - self._unfinished_bytes
+        unfinished_bytes = receiver.unfinished_bytes
+        new_bytes += unfinished_bytes - self._unfinished_bytes
+        self._unfinished_bytes = unfinished_bytes
         if new_bytes:
             self._door.limits.hold(self, new_bytes)
-            self._unfinished_bytes = receiver.unfinished_bytes
         if frames:
             self._door.listener.heard(self)
             self._go_on()
