@@ -98,8 +98,9 @@ class Queue:
         self._number = lease_seed
         self._wall_ahead_ms = 0  # of the monotonic clock
         self._counts = Counts()
-        # Of each decision with facts that is not settled: its effects, and whether deliveries among them are settled.
-        self._undecided: deque[tuple[list[Effect], bool]] = deque()
+        # Of each decision whose facts are on their way: its effects, and the messages that it settled by handing out.
+        self._undecided: deque[tuple[list[Effect], dict[int, int]]] = deque()
+        self._handing: dict[int, int] = {}  # of the decision that is being made; by place
 
     # -- streams: the partitions it reads ---------------------------------------------------------------------
 
@@ -278,7 +279,7 @@ class Queue:
                 if grant.settled:
                     self._free_key(place)
                 else:
-                    self._backlog.put_back(held[2], again=True)
+                    self._return(now, held[2], 0)
         return self._conclude(now, Decision())
 
     # -- handing out ------------------------------------------------------------------------------------------
@@ -381,9 +382,10 @@ class Queue:
         self._number = number
         self._counts.delivered += len(given)
         if settled:
-            for lease in given:
-                self._progress.settle(lease.place)
-                self._troubles.forget(lease.place)
+            for message in messages:
+                self._progress.settle(message & PLACE_MASK)
+                self._troubles.forget(message & PLACE_MASK)
+                self._handing[message & PLACE_MASK] = message
         if consumer.name in leases.hungry:
             leases.hungry[consumer.name] = leases.hungry.pop(consumer.name)  # its turn is over
         return given
@@ -504,7 +506,7 @@ class Queue:
             self._note_failure(now, place, 0)
             self._die(now, place, message, Reason.REJECTED, decision)
         else:
-            self._backlog.put_back(message, again=True)
+            self._return(now, message, 0)
         return None
 
     def _extend(self, now: Moment, receipts: Sequence[Receipt], lease_ms: int | None) -> list[PenstockError | None]:
@@ -551,7 +553,7 @@ class Queue:
             delay_ms = back_off_ms(self.settings, place, attempts)
         due_ms = now.wall_ms + max(0, min(delay_ms, WEEKS_MS))
         self._troubles.set(place, self._troubles.by_place[place]._replace(due_ms=due_ms))
-        self._wait_again(now, message, due_ms)
+        self._return(now, message, due_ms)
 
     def _note_failure(self, now: Moment, place: int, due_ms: int) -> int:
         before = self._troubles.by_place.get(place)
@@ -559,6 +561,12 @@ class Queue:
         first_ms = now.wall_ms if before is None else before.first_failure_ms or now.wall_ms
         self._troubles.set(place, Trouble(attempts, due_ms, first_ms, now.wall_ms))
         return attempts
+
+    def _return(self, now: Moment, message: int, due_ms: int) -> None:
+        """It was handed out, and waits again."""
+        stream = self._progress.streams.get(stream_of(message & PLACE_MASK))
+        if stream is not None and offset_of(message & PLACE_MASK) < stream.seen:  # else it is about to be seen anew
+            self._wait_again(now, message, due_ms)
 
     def _wait_again(self, now: Moment, message: int, due_ms: int) -> None:
         if due_ms > now.wall_ms:
@@ -765,7 +773,8 @@ class Queue:
                 self._pause_is_news = False
                 facts.append(Fact(pause_key(self.view_id), b"\x01" if self._paused else None))
             if facts:
-                self._undecided.append((decision.effects, self.settings.guarantee == "at-most-once"))
+                self._undecided.append((decision.effects, self._handing))
+                self._handing = {}
         return decision
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -819,11 +828,11 @@ class Queue:
         again_ms = self._again_ms = now.monotonic_ms + AGAIN_MS
         for key, _ in facts:
             self._note_again(key)
-        effects, settled = self._undecided.popleft()
+        effects, handed = self._undecided.popleft()
         for effect in effects:
             if isinstance(effect, Deliver):
                 for lease in effect.leases:
-                    self._take_back(lease, settled)
+                    self._take_back(now, lease, handed)
             elif isinstance(effect, Bury):
                 heappush(self._bury_again, (again_ms, effect.place))
             elif isinstance(effect, Perform):
@@ -843,18 +852,18 @@ class Queue:
         else:
             self._pause_is_news = True
 
-    def _take_back(self, lease: Lease, settled: bool) -> None:
+    def _take_back(self, now: Moment, lease: Lease, handed: dict[int, int]) -> None:
         """A delivery that nobody got."""
-        held = self._leases.held.get(lease.place)
-        message = lease.place
+        place = lease.place
+        held = self._leases.held.get(place)
+        message = handed.get(place)
         if held is not None and held[0] == lease.number:
             message = held[2]
-            self._leases.end(lease.place, held)
-        elif not settled:
-            return
-        if settled:
-            self._progress.unsettle(lease.place)
-        self._backlog.put_back(message, again=True)
+            self._leases.end(place, held)
+        if place in handed:
+            self._progress.unsettle(place)
+        if message is not None:
+            self._return(now, message, 0)
 
     def tombstones(self) -> Iterable[Fact]:
         """All its facts as tombstones, for a view that is deleted."""
