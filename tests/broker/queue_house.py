@@ -132,6 +132,15 @@ class QueueHouse:
     ) -> list[Delivery]:
         return await soon(self.queues.lease(ANONYMOUS, topic, name, limit, wait_ms=wait_ms, **terms))
 
+    async def lease_all(self, count: int, **where: Any) -> list[Delivery]:
+        """So many, in as many calls as it takes."""
+        got: list[Delivery] = []
+        while len(got) < count:
+            more = await self.lease(count - len(got), wait_ms=10_000, **where)
+            assert more, f"{len(got)} of {count} came"
+            got += more
+        return got
+
     def settle(
         self, outcome: Outcome, deliveries: Sequence[Delivery], *, topic: str = "orders", name: str = "queue",
         **terms: Any,

@@ -170,18 +170,14 @@ async def test_letters_of_another_source_go_back_there_or_to_the_view(queue_hous
         await house.topics.create(name, 1, {})
         await house.queues.add_source(ANONYMOUS, "orders", "queue", Source(name))
         await house.publish(name.encode(), topic=name)
-    leased = []
-    while len(leased) < 2:
-        leased += await house.lease(wait_ms=5000)
+    leased = await house.lease_all(2)
     assert await house.settle(Outcome.REJECT, leased) == [None, None]
     await until(lambda: house.counts().processing == 0)
     await house.queues.remove_source(ANONYMOUS, "orders", "queue", "news")
     assert await house.queues.redrive(ANONYMOUS, "orders", "queue") == 2
     assert await house.values_of("events") == [b"events", b"events"]
     assert await house.values_of("orders") == [b"news"]
-    got = []
-    while len(got) < 2:
-        got += await house.lease(wait_ms=5000)
+    got = await house.lease_all(2)
     assert sorted(values(got)) == [b"events", b"news"]
 
 

@@ -1,11 +1,14 @@
 """Queue views over a real log: what is published arrives, in order, and again when it was not settled."""
 
 import asyncio
+import struct
 
 import pytest
+from crc32c import crc32c
 from queue_house import QueueHouse, soon, ticks, until, values
 
 from penstock.broker.queues import DEFAULT_VIEW, Match, Outcome, QueueSettings, Source, Status
+from penstock.model.batch import check_batch, encode_batch
 from penstock.model.errors import (
     InvalidRequest,
     InvalidSetting,
@@ -20,6 +23,7 @@ from penstock.model.errors import (
     ViewExists,
 )
 from penstock.model.message import DELAY_MS, DELIVER_AT_MS, ONLY_FOR, PRIORITY, TTL_MS
+from penstock.model.record import Record
 from penstock.security.acl import AllowAll, Operation, Resource
 from penstock.security.principal import ANONYMOUS, Principal
 
@@ -237,9 +241,7 @@ async def test_all_partitions_are_read_and_each_in_order(queue_house: QueueHouse
     await queue_house.create(partitions=4)
     for i in range(40):
         await queue_house.publish(b"%d" % i, partition=i % 4)
-    got = await queue_house.lease(wait_ms=5000)
-    while len(got) < 40:
-        got += await queue_house.lease(wait_ms=5000)
+    got = await queue_house.lease_all(40)
     for partition in range(4):
         mine = [int(d.record.value or b"") for d in got if d.partition == partition]
         assert mine == list(range(partition, 40, 4))
@@ -621,3 +623,31 @@ async def test_release_ends_every_wait(queue_house: QueueHouse) -> None:
     queue_house.queues.release()
     assert await soon(waiting) == []
     assert await queue_house.lease(wait_ms=15_000) == []
+
+
+async def test_a_batch_that_holds_no_records_is_passed_over(queue_house: QueueHouse) -> None:
+    await queue_house.create()
+    await queue_house.publish(b"before")
+    partition = await queue_house.topics.open(queue_house.topics.get("orders"), 0)
+    junk = encode_batch([Record(0, 0, None, b"x" * 30)])
+    junk[61:66] = b"\xff" * 5
+    struct.pack_into(">I", junk, 17, crc32c(bytes(junk[21:])))
+    await partition.append(check_batch(junk), junk).durable
+    await queue_house.publish(b"after")
+    crowd = await queue_house.subscribe(ack=True)
+    await crowd.has(2)
+    assert crowd.values == [b"before", b"after"]
+    await until(lambda: queue_house.counts().pending == 0)
+
+
+async def test_a_hundred_views_of_one_topic_get_everything_each(queue_house: QueueHouse) -> None:
+    queue_house.max_views = 1000
+    names = [f"v{i}" for i in range(100)]
+    for name in names:
+        await queue_house.create(name=name)
+    crowds = [await queue_house.subscribe(name=name, ack=True) for name in names]
+    for i in range(5):
+        await queue_house.publish(b"%d" % i)
+    for crowd in crowds:
+        await crowd.has(5)
+        assert crowd.values == [b"0", b"1", b"2", b"3", b"4"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from penstock.broker.alarms import Alarms
 from penstock.broker.hosting import Hosted
 from penstock.broker.view_arrivals import Sieve
-from penstock.broker.view_records import Shelf
+from penstock.broker.view_records import Chunks, Shelf
 from penstock.broker.views import StreamFact, ViewFact, ViewInfo
 from penstock.delivery.decision import Decision, Moment
 from penstock.delivery.filters import compile_filter
@@ -57,7 +57,7 @@ class ViewStream:
         self.index = index
         self.sieve = sieve
         self.watched = False
-        self.known_end = -1  # what lies before it may have been seen in an earlier life; -1: not yet known
+        self.known_end = 0  # what lies before it may have been seen before; -1: all that is there when it is read
         self.retry_ms = 0  # after a failed read: not before this time (monotonic)
 
     @property
@@ -123,14 +123,15 @@ class View(Hosted[Queue]):
         """Whether it reads a topic that drops what its views have settled."""
         return any(topic.settings.settled for topic in self.topics)
 
-    def attach_streams(self, facts: Sequence[StreamFact], topics: dict[str, Topic]) -> None:
-        """Read these partitions from where they say, or where replayed facts say."""
+    def attach_streams(self, facts: Sequence[StreamFact], topics: dict[str, Topic], *, again: bool = False) -> None:
+        """Read these partitions from where they say, or, when they are read `again`, where replayed facts say."""
         sieves: dict[str, Sieve] = {}
         for fact in facts:
             sieve = sieves.get(fact.topic)
             if sieve is None:
                 sieve = sieves[fact.topic] = self._sieve(fact.topic)
-            self.streams[fact.number] = ViewStream(fact.number, topics[fact.topic], fact.partition, sieve)
+            stream = self.streams[fact.number] = ViewStream(fact.number, topics[fact.topic], fact.partition, sieve)
+            stream.known_end = -1 if again else 0
             self.numbers[fact.topic, fact.partition] = fact.number
             self.machine.add_stream(fact.number, fact.start_offset)
             self.floors[fact.number] = self.machine.floor(fact.number)
@@ -196,6 +197,7 @@ class Home(Protocol):
     """What those who work for a view need of the place where it lives (`view_host.py`)."""
 
     topics: Topics
+    chunks: Chunks
     chores: Alarms  # what a view wants to be done at a time, beside what its machine wants
 
     @property

@@ -17,7 +17,7 @@ from penstock.broker.view import View
 from penstock.broker.view_burial import Burial
 from penstock.broker.view_outbox import Outbox
 from penstock.broker.view_pump import Pump
-from penstock.broker.view_records import Shelf, Shelves
+from penstock.broker.view_records import Chunks, Shelf, Shelves
 from penstock.broker.view_steps import Steps
 from penstock.broker.views import ViewFact
 from penstock.delivery.decision import Decision, Effect
@@ -43,6 +43,7 @@ class ViewHost(Host[View]):
         self.by_id: dict[int, View] = {}
         self.lease_seed = 0
         self.moved: Callable[[View], None] = lambda view: None  # told after each event, of views that free the log
+        self.chunks = Chunks()
         self._shelves = Shelves()
         self._burial = Burial(self, gatherer)
         self._steps = Steps(self, gatherer)

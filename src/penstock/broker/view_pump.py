@@ -101,7 +101,7 @@ class Pump:
             return
         view.machine.grew(stream.number, partition.start_offset, partition.durable_end)
         try:
-            records, next_offset = await partition.records(max(offset, partition.start_offset), CHUNK_BYTES)
+            records, next_offset = await home.chunks.read(partition, max(offset, partition.start_offset), CHUNK_BYTES)
         except OffsetOutOfRange:
             return  # trimmed meanwhile: the next look finds the new start
         if view.gone is not None or stream.number not in view.streams:

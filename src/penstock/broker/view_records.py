@@ -5,20 +5,27 @@ they are handed out last; beyond the bound of all, the view that was used least 
 lost by that: the log has it.
 """
 
+import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Sequence
 
 from penstock.delivery.places import OFFSET_BITS
 from penstock.log.partition import Partition
-from penstock.model.errors import OffsetOutOfRange
+from penstock.model.batch import decode_batch, walk
+from penstock.model.errors import CorruptBatch, OffsetOutOfRange
 from penstock.model.record import Record
 
 MAX_KEPT_BYTES_PER_VIEW = 8 << 20
 MAX_KEPT_BYTES = 128 << 20
 RECORD_OVERHEAD_BYTES = 250  # of a record with its place, beside what it carries
 
+MAX_SHARED_CHUNKS = 8
+
 READ_BYTES = 256 << 10
 DENSE = 8  # when at least every eighth record is wanted, read on; else batch by batch
+
+_log = logging.getLogger(__name__)
 
 
 class Shelves:
@@ -95,6 +102,53 @@ def _carried_bytes(record: Record) -> int:
     return size
 
 
+Opened = tuple[list[Record], int]
+
+
+class Chunks:
+    """Opened chunks of the log. Many views of one topic want to see the same news: it is read and opened once for all.
+
+    Only the newest few are kept, and only where several wait.
+    """
+
+    def __init__(self) -> None:
+        self._shared: OrderedDict[tuple[Partition, int], asyncio.Task[Opened]] = OrderedDict()
+
+    async def read(self, partition: Partition, offset: int, max_bytes: int) -> Opened:
+        """Records from this offset on, not to be changed, and the offset to go on from."""
+        if partition.watcher_count < 2:
+            return await open_records(partition, offset, max_bytes)
+        key = (partition, offset)
+        task = self._shared.get(key)
+        if task is None or (task.done() and (task.cancelled() or task.exception() is not None)):
+            task = self._shared[key] = asyncio.create_task(open_records(partition, offset, max_bytes))
+            if len(self._shared) > MAX_SHARED_CHUNKS:
+                self._shared.popitem(last=False)
+        return await asyncio.shield(task)
+
+    def clear(self) -> None:
+        self._shared.clear()
+
+
+async def open_records(partition: Partition, offset: int, max_bytes: int) -> Opened:
+    """As the partition's own, but what a producer filled with something else than records is passed over."""
+    try:
+        return await partition.records(offset, max_bytes)
+    except CorruptBatch:
+        found = await partition.read(offset, 1)  # what storage itself finds to be corrupt is raised here again
+    records: list[Record] = []
+    for buffer in found.buffers:
+        for header in walk(buffer):
+            try:
+                opened = [] if header.is_control else decode_batch(buffer, header.position)
+                records.extend(record for record in opened if record.offset >= offset)
+            except CorruptBatch as error:
+                _log.warning(
+                    "%s: the batch at offset %d is passed over: %s", partition.stream, header.base_offset, error
+                )
+    return records, found.next_offset
+
+
 async def read_offsets(partition: Partition, offsets: Sequence[int]) -> dict[int, Record]:
     """The records at these offsets, as far as they are still there; no batch is opened twice."""
     asked = set(offsets)
@@ -109,7 +163,7 @@ async def read_offsets(partition: Partition, offsets: Sequence[int]) -> dict[int
         left = len(wanted) - at
         is_dense = wanted[-1] - offset < DENSE * left
         try:
-            records, next_offset = await partition.records(offset, READ_BYTES if is_dense else 1)
+            records, next_offset = await open_records(partition, offset, READ_BYTES if is_dense else 1)
         except OffsetOutOfRange:
             continue  # trimmed meanwhile
         if left == 1:

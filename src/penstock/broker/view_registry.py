@@ -212,7 +212,7 @@ class Registry:
         view = self._host.make(view_id, definition)
         for key, value in facts.items():
             view.machine.replay(key, value)
-        view.attach_streams(definition.streams, self._topics.by_name)
+        view.attach_streams(definition.streams, self._topics.by_name, again=True)
         for stream in lost_streams:
             view.machine.add_stream(stream.number, stream.start_offset)
             self._host.perform(view, view.machine.remove_stream(stream.number))

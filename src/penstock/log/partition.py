@@ -229,6 +229,10 @@ class Partition:
             self._watchers = {}
         self._watchers[watcher] = None
 
+    @property
+    def watcher_count(self) -> int:
+        return len(self._watchers or ())
+
     def unwatch(self, watcher: Watcher) -> None:
         if self._watchers is not None:
             self._watchers.pop(watcher, None)
