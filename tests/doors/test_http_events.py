@@ -189,3 +189,4 @@ def test_streams_end_at_once_when_the_server_stops(fresh_server: Server) -> None
             assert plain.take(1) == []
             assert subscriber.take(1) == []
     assert "still had requests under way" not in fresh_server.log_text()
+    assert "Traceback" not in fresh_server.log_text()

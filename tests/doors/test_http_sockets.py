@@ -173,6 +173,19 @@ def test_a_view_that_is_deleted_ends_its_sockets(http: httpx.Client, server: Ser
         assert socket.hear("error")["problem"]["code"] == "UnknownView"
 
 
+def test_a_client_that_goes_without_a_word_leaves_no_trace(fresh_server: Server) -> None:
+    httpx.post(f"{fresh_server.http}/v1/topics", json={"name": "t"})
+    for view in ("pubsub", "queue", "log", "none"):
+        with talk(fresh_server, "t", f"view={view}") as socket:
+            for n in range(50):
+                socket.say(type="publish", id=n, records=[{"value": "x" * 1_000}])
+            socket.socket.socket.close()
+    with talk(fresh_server, "t", "view=queue") as socket:  # everything that was begun is there, for somebody else
+        socket.hear("messages")
+    fresh_server.stop()
+    assert "Traceback" not in fresh_server.log_text()
+
+
 def test_sockets_end_at_once_when_the_server_stops(fresh_server: Server) -> None:
     httpx.post(f"{fresh_server.http}/v1/topics", json={"name": "t"})
     with talk(fresh_server, "t", "view=pubsub") as socket:
@@ -181,3 +194,4 @@ def test_sockets_end_at_once_when_the_server_stops(fresh_server: Server) -> None
         with pytest.raises(ConnectionClosed) as closed:
             socket.socket.recv(timeout=WAIT_S)
         assert closed.value.rcvd is not None and closed.value.rcvd.code == 1012
+    assert "Traceback" not in fresh_server.log_text()

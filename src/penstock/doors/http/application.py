@@ -27,6 +27,8 @@ class Application:
 
     async def _answer(self, scope: Any, send: Any) -> None:
         connection: HttpConnection = scope["state"]["connection"]
+        cycle = connection.cycle
+        assert cycle is not None
         answer: Reply | None
         try:
             route, parameters = self._tree.find(scope["method"], scope["raw_path"])
@@ -41,7 +43,7 @@ class Application:
         except Exception:
             _log.exception("http: %s %s failed", scope["method"], scope["path"])
             answer = refusal(InternalError("the server failed at this; its log tells more"))
-        if answer is None:
+        if answer is None or cycle.response_started:
             return  # a stream, which has been through all its life
         headers = [(b"content-length", b"%d" % len(answer.body)), *answer.headers]
         if answer.content_type:

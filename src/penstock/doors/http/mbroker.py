@@ -139,9 +139,7 @@ async def publish(call: Call) -> Reply:
     return Reply(b'{"message_id":"%d-%d"}' % placed)
 
 
-@route(
-    "GET", "/topics/{topic}/subscribe", MBROKER, "Subscribe: server-sent events", reply=Event, stream=True, reads=True
-)
+@route("GET", "/topics/{topic}/subscribe", MBROKER, "Subscribe: server-sent events", reply=Event, stream=True)
 async def subscribe(call: Call) -> Reply | None:
     """Sets the cookie `subscriber_id`. Presented again, everything not committed comes again."""
     topic = call["topic"]
@@ -159,6 +157,7 @@ async def subscribe(call: Call) -> Reply | None:
         try:
             cookie = f"{COOKIE}={subscriber}; Path=/topics; Max-Age={EXPIRES_MS // 1000}; HttpOnly; SameSite=Lax"
             stream.begin([(b"set-cookie", cookie.encode())])
+            call.connection.read_only()  # only now: making the view is carried through
             while (deliveries := await inbox.take()) and not stream.closed:
                 stream.write(b"".join([_event(delivery) for delivery in deliveries]))
                 await stream.written()

@@ -389,6 +389,9 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.abort()
 
     def handle_websocket_upgrade(self) -> None:
+        if not self.idle():
+            self._refuse(MalformedRequest("a WebSocket handshake must wait for the answers to earlier requests"))
+            return
         self.house.listener.gone(self)
         self.house.heads.end(self)
         self.connections.discard(self)

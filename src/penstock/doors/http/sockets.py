@@ -15,6 +15,7 @@ An `id` in a request comes back in its answer. Answers may overtake each other; 
 """
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 from typing import Annotated, Any, Literal
 
@@ -38,7 +39,6 @@ from penstock.model.errors import InvalidRequest, PenstockError
 
 MAX_UNDER_WAY = 256  # requests of one socket that are not answered yet
 POLICY_VIOLATION = 1008
-GOING_AWAY = 1012
 
 RequestId = int | str | UnsetType
 
@@ -124,6 +124,7 @@ class Conversation:
         self._ends: list[Any] = []  # what is closed in the end
         self._pump: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
+        self._left = False
 
     async def begin(self) -> None:
         """Subscribe before the handshake, so that what is wrong is told as a status."""
@@ -175,8 +176,15 @@ class Conversation:
         try:
             await pump
         except (PenstockError, HttpError) as error:
-            await self._say({"type": "error", "problem": problem_of(error)})
-            await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            await self._leave(error)
+
+    async def _leave(self, error: Exception) -> None:
+        """Say why, and close."""
+        await self._say({"type": "error", "problem": problem_of(error)})
+        if not self._left:
+            self._left = True
+            with contextlib.suppress(OSError):  # it has gone already
+                await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
     async def _read(self, reader: Any, gap: int) -> None:
         while True:
@@ -202,7 +210,9 @@ class Conversation:
         await self._send_text(encode(message).decode())
 
     async def _send_text(self, text: str) -> None:
-        await self._send({"type": "websocket.send", "text": text})
+        if not self._left:
+            with contextlib.suppress(OSError):  # the client has gone; listening ends too
+                await self._send({"type": "websocket.send", "text": text})
 
     # -- from the client --------------------------------------------------------------------------------------
 
@@ -222,8 +232,7 @@ class Conversation:
         try:
             request: Any = from_json(body, Request)  # type: ignore[arg-type]
         except MalformedBody as error:
-            await self._say({"type": "error", "problem": problem_of(error)})
-            await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
+            await self._leave(error)
             return
         echo = {} if request.id is UNSET else {"id": request.id}
         try:
