@@ -85,7 +85,7 @@ def render_table(section: Section, results: Results) -> list[str]:
         if not any(value is not None for value in values.values()):
             continue
         base = values.get(section.base) if section.base else None
-        cells = [f"{label} ({unit})", *(cell(values[peer], base, peer == section.base) for peer in peers)]
+        cells = [f"{label} ({unit})", *(cell(values[peer], base, peer == section.base, unit) for peer in peers)]
         if busy:
             number_busy = f"{number.split('_')[0]}_client_busy"
             shares = [summarised(results, load, peer, number_busy, section.summary) or 0 for peer in peers]
@@ -105,10 +105,10 @@ def summarised(results: Results, load: str, peer: str, number: str, summary: Sum
     return summary(values) if values else None
 
 
-def cell(value: float | None, base: float | None, is_base: bool) -> str:
+def cell(value: float | None, base: float | None, is_base: bool, unit: str) -> str:
     if value is None:
         return "–"
-    text = f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+    text = f"{value:,.0f}" if value >= 100 or unit == "count" else f"{value:.2f}"
     return text if is_base or not base else f"{text} ({value / base:.2f}x)"
 
 
