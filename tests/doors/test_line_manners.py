@@ -1,6 +1,7 @@
 """The text door's manners: bounds, silence, endings, and what bad input does to a connection (and only to it)."""
 
 import asyncio
+import random
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -175,6 +176,17 @@ async def test_what_was_sent_before_the_stop_is_answered(tmp_path: Path) -> None
         await waiting.close()
 
 
+async def test_a_stop_does_not_wait_for_subscribers(tmp_path: Path) -> None:
+    async with line_server(tmp_path) as (server, door):
+        subscriber = await Talk.open(door.listener.port)
+        for address in ("news/pubsub", "news/log", "news/queue"):
+            assert await subscriber.ask(f"SUBSCRIBE {address}") == f"OK {address}"
+        async with asyncio.timeout(15):
+            await server.stop()
+        assert await subscriber.rest() == b""
+        await subscriber.close()
+
+
 async def test_a_reader_that_leaves_while_it_waits_is_sent_home(door: LineDoor, talk: Talk) -> None:
     await talk.publish("orders", b"x")
     waiting = await Talk.open(door.listener.port)
@@ -196,3 +208,32 @@ async def test_a_publish_goes_through_although_its_client_is_gone(door: LineDoor
     await hasty.close()
     assert (await talk.ask("CREATE orders")).startswith(("OK", "ERR topic-exists"))
     assert (await talk.fetch("orders 0 wait=10000")).payload == b"hello"
+
+
+async def test_noise_does_no_harm(door: LineDoor, talk: Talk) -> None:
+    chance = random.Random(7)
+    words = [
+        b"PUB ",
+        b"orders ",
+        b"5 ",
+        b"\r\n",
+        b"\n",
+        b"SUBSCRIBE ",
+        b"a/queue",
+        b"ACK ",
+        b'"',
+        b"=",
+        b"key=",
+        b"FETCH ",
+    ]
+    for _ in range(150):
+        noise = b"".join(chance.choice([*words, chance.randbytes(chance.randrange(20))]) for _ in range(60))
+        noisy = await Talk.open(door.listener.port)
+        noisy.send(b"\n" + noise)
+        noisy.writer.write_eof()
+        await noisy.rest()
+        await noisy.close()
+    assert await talk.ask("PING") == "PONG"
+    while door.limits.connections > 1:
+        assert await talk.ask("PING") == "PONG"
+    assert door.limits.held_bytes == 0

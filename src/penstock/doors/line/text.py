@@ -256,7 +256,7 @@ class TextConnection(asyncio.Protocol):
         elif isinstance(error, PenstockError):
             slot.answer = error_reply(error) * slot.commands
         else:
-            self._broken(error)
+            self.broken(error)
             return
         self._flush()
 
@@ -281,7 +281,7 @@ class TextConnection(asyncio.Protocol):
             self._unsettled.put_back(settlement)
             slot.answer = error_reply(error) * slot.commands
         else:
-            self._broken(error)
+            self.broken(error)
             return
         self._flush()
 
@@ -306,7 +306,7 @@ class TextConnection(asyncio.Protocol):
             self._answered = self._loop.create_future()
             await self._answered
 
-    def _broken(self, error: BaseException) -> None:
+    def broken(self, error: BaseException) -> None:
         _log.error("line: a command from %s failed; closing its connection", self._host, exc_info=error)
         self.abort()
 

@@ -20,6 +20,7 @@ from penstock.wire.line import replies
 MAX_MESSAGES = 500
 MAX_BYTES = 256 << 10
 WAIT_MS = 3_600_000
+EMPTY_PAUSE_S = 0.1  # a server that is about to stop lets nobody wait for messages
 
 
 def delivered(name: str, record: Record, *, with_meta: bool, attempt: int = 0) -> bytes:
@@ -62,8 +63,12 @@ class ReaderSubscription:
                 lines += [part.formed(f"line{form.__name__}", form) for part in taken.parts]
                 if lines:
                     self._outlet.write(b"".join(lines))
+                # A backlog leaves others their turns.
+                await asyncio.sleep(0 if lines else EMPTY_PAUSE_S)
         except PenstockError as error:
             self._outlet.ended(self.address, error)
+        except Exception as error:
+            self._outlet.broken(error)
 
     def close(self) -> None:
         self._reader.close()

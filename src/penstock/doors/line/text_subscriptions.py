@@ -49,6 +49,10 @@ class Outlet(Protocol):
         """A subscription came to an end that its subscriber did not ask for."""
         ...
 
+    def broken(self, error: BaseException) -> None:
+        """Something went wrong that is nobody's fault but ours."""
+        ...
+
 
 class Subscription(Protocol):
     address: Address
