@@ -3,6 +3,7 @@
 import tracemalloc
 from pathlib import Path
 
+import msgspec
 import pytest
 from log_house import all_records, batch_of, put
 
@@ -15,6 +16,7 @@ from penstock.log.named_producers import (
     last_number_of,
     producer_id_of,
 )
+from penstock.log.producers import Producers
 from penstock.log.topics import Engines, Topics
 from penstock.model.batch import check_batch, read_header
 from penstock.model.errors import OutOfOrderSequence, StorageFull
@@ -150,6 +152,13 @@ def test_names_used_once_stay_small_and_bounded() -> None:
     assert len(producers) == MAX_NAMED_PER_PARTITION + 1 - named_producers.EVICTED_TOGETHER
     assert producers.last_number(producer_id_of("one more")) == 0
     assert producers.last_number(producer_id_of("order 0")) == -1
+
+
+def test_a_checkpoint_of_before_there_were_names_is_read() -> None:
+    producers = Producers()
+    producers.restore(msgspec.msgpack.encode([[(7, 1, 1000, [(0, 2, 10, 13, -1)])]]))
+    assert len(producers) == 1
+    assert list(producers.active()[7].batches) == [(0, 2, 10, 13, -1)]
 
 
 async def test_names_expire(house) -> None:

@@ -27,7 +27,9 @@ from penstock.security.principal import BROKER
 
 _log = logging.getLogger(__name__)
 
-CREDIT = 2_000  # messages that a forwarder holds at once
+FIRST_CREDIT = 64  # messages that a forwarder holds at once; twice as many each time they prove to be small
+MAX_CREDIT = 2_048
+MAX_HELD_BYTES = 16 << 20  # above this it begins with few again
 RETRY_FIRST_S = 0.1
 RETRY_CEILING_S = 10.0
 
@@ -45,6 +47,7 @@ class Forwarder:
         self._held: list[Delivery] = []
         self._news = asyncio.Event()
         self._over = False
+        self._retry_s = 0.0
         self._task = asyncio.create_task(self._run(), name=f"forward {router} to {target}")
 
     async def stop(self) -> None:
@@ -52,29 +55,23 @@ class Forwarder:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        retry_s = RETRY_FIRST_S
         while not self._over:
             subscription: Subscription | None = None
             try:
                 self._held.clear()
                 subscription = await self._queues.subscribe(
-                    BROKER, self._router, self._view, self._take, CREDIT, ended=self._end
+                    BROKER, self._router, self._view, self._take, FIRST_CREDIT, ended=self._end
                 )
-                while not self._over:
-                    await self._news.wait()
-                    self._news.clear()
-                    await self._copy_held()
-                    retry_s = RETRY_FIRST_S
+                await self._copy_all(subscription)
             except UnknownView:
                 return
             except PenstockError as error:
                 _log.warning("messages of %s do not reach %s, trying again: %s", self._router, self._target, error)
+                self._retry_s = min(max(RETRY_FIRST_S, 2 * self._retry_s), RETRY_CEILING_S)
             finally:
                 if subscription is not None:
                     subscription.close()  # what it held comes again, the oldest first
-            if not self._over:
-                await asyncio.sleep(retry_s)
-                retry_s = min(2 * retry_s, RETRY_CEILING_S)
+            await asyncio.sleep(self._retry_s)
 
     def _take(self, deliveries: Sequence[Delivery]) -> None:
         self._held += deliveries
@@ -86,10 +83,24 @@ class Forwarder:
 
     # -- copying ----------------------------------------------------------------------------------------------
 
-    async def _copy_held(self) -> None:
-        held, self._held = self._held, []
-        if not held:
-            return
+    async def _copy_all(self, subscription: Subscription) -> None:
+        """Copy what comes; ends when large messages came and fewer of them should be held."""
+        credit = FIRST_CREDIT
+        while not self._over:
+            await self._news.wait()
+            self._news.clear()
+            held, self._held = self._held, []
+            if held:
+                await self._copy_held(held)
+                self._retry_s = 0.0
+                held_bytes = sum(len(d.record.value or b"") + len(d.record.key or b"") for d in held)
+                if held_bytes > MAX_HELD_BYTES and credit > FIRST_CREDIT:
+                    return
+                if len(held) >= credit // 2 and credit < MAX_CREDIT and held_bytes < MAX_HELD_BYTES // 4:
+                    subscription.add_credit(credit)
+                    credit *= 2
+
+    async def _copy_held(self, held: Sequence[Delivery]) -> None:
         if self._target not in self._topics.by_name:
             raise UnknownTopic(f"there is no topic {self._target!r}")
         target = await self._gatherer.target(BROKER, self._target)

@@ -18,6 +18,7 @@ Numbers may have gaps, so one that is missing cannot be seen. When a write fails
     state of a producer    seen_ms int64, then per batch of the window: last number int64, length int32, offset int64
 """
 
+from collections import deque
 from collections.abc import Iterable
 from hashlib import blake2b
 from itertools import islice
@@ -51,10 +52,11 @@ def last_number_of(header: BatchHeader) -> int:
 class NamedProducers:
     """All named producers of one partition, least recently seen first."""
 
-    __slots__ = ("_by_id", "_owed")
+    __slots__ = ("_by_id", "_owed", "_unsettled")
 
     def __init__(self) -> None:
         self._by_id: dict[int, bytes] = {}
+        self._unsettled: deque[tuple[int, int]] = deque()  # (base offset, producer) of what may still fail
         self._owed: dict[int, int] = {}  # the last number of the first batch that failed; few, and only after failures
 
     def __len__(self) -> int:
@@ -94,6 +96,9 @@ class NamedProducers:
         while len(batches) > WINDOW_BATCHES and batches[1][2] + batches[1][1] <= durable_end:
             del batches[0]
         self._by_id[producer_id] = _packed(now_ms, batches)  # at the end: most recently seen
+        self._unsettled.append((base_offset, producer_id))
+        while self._unsettled and self._unsettled[0][0] < durable_end:
+            self._unsettled.popleft()
         if self._owed and self._owed.get(producer_id, number + 1) <= number:
             del self._owed[producer_id]
         if len(self._by_id) > MAX_NAMED_PER_PARTITION:
@@ -101,7 +106,12 @@ class NamedProducers:
 
     def rewind(self, end_offset: int) -> None:
         """Forget what was written at or after this offset: it was not stored after all."""
-        for producer_id, state in list(self._by_id.items()):
+        lost = {producer_id for base_offset, producer_id in self._unsettled if base_offset >= end_offset}
+        self._unsettled.clear()
+        for producer_id in lost:
+            state = self._by_id.get(producer_id)
+            if state is None:
+                continue  # evicted meanwhile
             batches = list(_BATCH.iter_unpack(memoryview(state)[_SEEN.size :]))
             kept = [batch for batch in batches if batch[2] < end_offset]
             if len(kept) == len(batches):
