@@ -62,7 +62,7 @@ def consume(
     server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Print the records of topics.
+    """Print the records of topics over Kafka's protocol, from any server that speaks it.
 
     From the beginning, unless told otherwise, and then whatever comes, until Ctrl-C. The same key always stands in the
     same partition; order holds within a partition, not between them.

@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 
 import penstock
-from penstock.cli import groups, topics
+from penstock.cli import groups, queue, router, topics
 from penstock.cli.consume import consume
 from penstock.cli.produce import produce
+from penstock.cli.publish import publish
 from penstock.cli.serve import run_server
 from penstock.cli.settings import settings
+from penstock.cli.subscribe import subscribe
 from penstock.config import Setting, section_of, table, text_of
 
 SERVER, MESSAGES, ADMINISTRATION = "Server", "Messages", "Administration"
@@ -104,10 +106,14 @@ def _make_serve() -> None:
 
 _make_serve()
 app.command("settings", rich_help_panel=SERVER)(settings)
+app.command("publish", rich_help_panel=MESSAGES)(publish)
+app.command("subscribe", rich_help_panel=MESSAGES)(subscribe)
 app.command("produce", rich_help_panel=MESSAGES)(produce)
 app.command("consume", rich_help_panel=MESSAGES)(consume)
 app.add_typer(topics.app, name="topic", rich_help_panel=ADMINISTRATION)
 app.add_typer(groups.app, name="group", rich_help_panel=ADMINISTRATION)
+app.add_typer(queue.app, name="queue", rich_help_panel=ADMINISTRATION)
+app.add_typer(router.app, name="router", rich_help_panel=ADMINISTRATION)
 
 
 def run(arguments: Sequence[str]) -> int:

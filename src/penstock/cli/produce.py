@@ -75,7 +75,7 @@ def produce(
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
-    """Send messages to a topic.
+    """Send messages to a topic over Kafka's protocol, to any server that speaks it.
 
     They come from standard input, line by line, unless told otherwise. The command is done when the server has
     acknowledged all of them.
@@ -86,8 +86,8 @@ def produce(
         raise typer.BadParameter("choose one of --key and --key-separator")
     if key_separator == "":
         raise typer.BadParameter("it is empty", param_hint="--key-separator")
-    maker = _Maker(form, key, key_separator, pairs(headers, "--header"), partition, empty_is_null)
-    tally = _Tally()
+    maker = Maker(form, key, key_separator, pairs(headers, "--header"), partition, empty_is_null)
+    tally = Tally()
     began = time.monotonic()
     with connect(server, timeout_s) as cluster:
         producer = Producer(cluster, topic, compression=compression.value, create=create, stored=tally.add)
@@ -112,7 +112,7 @@ def produce(
         )
 
 
-class _Tally:
+class Tally:
     """What the server has acknowledged."""
 
     def __init__(self) -> None:
@@ -131,7 +131,7 @@ class _Tally:
         ]
 
 
-class _Maker:
+class Maker:
     """Turns pieces of input into records."""
 
     def __init__(
@@ -179,7 +179,7 @@ class _Maker:
         )
 
 
-def _send(producer: Producer, maker: _Maker, pieces: Sequence[bytes]) -> None:
+def _send(producer: Producer, maker: Maker, pieces: Sequence[bytes]) -> None:
     """Send what has come; nothing means that the input pauses."""
     for piece in pieces:
         record = maker.make(piece)
@@ -189,7 +189,7 @@ def _send(producer: Producer, maker: _Maker, pieces: Sequence[bytes]) -> None:
         producer.flush()
 
 
-def _send_input(producer: Producer, maker: _Maker, tally: _Tally, file: str | None) -> None:
+def _send_input(producer: Producer, maker: Maker, tally: Tally, file: str | None) -> None:
     try:
         descriptor = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
     except OSError as error:

@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.client.kafka.errors import ClientError
+from penstock.model.errors import PenstockError
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
@@ -49,7 +50,7 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
-        except ClientError as error:
+        except (ClientError, PenstockError) as error:
             fail(str(error))
         except BrokenPipeError:
             _silence(sys.stdout.fileno())  # the interpreter flushes once more on its way out

@@ -50,6 +50,7 @@ class Client(Admin):
         user: str | None = None,
         password: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        connect_timeout_s: float | None = None,
         keepalive_s: float = KEEPALIVE_S,
         max_buffered_bytes: int = MAX_BUFFERED_BYTES,
         linger_ms: float = 0,
@@ -58,7 +59,8 @@ class Client(Admin):
     ) -> None:
         """`servers`: `host:port`, or several of them; whichever answers is taken.
 
-        `timeout_s` bounds every call, reconnecting and repeating included. `max_buffered_bytes` bounds what is
+        `timeout_s` bounds every call, reconnecting and repeating included; `connect_timeout_s`, if given, the search
+        for the first connection instead (0: every address once). `max_buffered_bytes` bounds what is
         published and not yet acknowledged. Without `idempotent` a publish that is repeated after a lost connection may
         be stored twice.
         """
@@ -67,6 +69,7 @@ class Client(Admin):
         self._addresses = parse_addresses(servers)
         self._hello = wire.Hello(wire.VERSION, name or f"python-{os.getpid()}", user, password)
         self._timeout_s = timeout_s
+        self._connect_timeout_s = timeout_s if connect_timeout_s is None else connect_timeout_s
         self._keepalive_s = keepalive_s
         self._publishing: dict[str, Any] = {
             "timeout_s": timeout_s,
@@ -126,7 +129,13 @@ class Client(Admin):
     def _open(self) -> tuple[Session, Publisher]:
         """On first use, because that is when there is a loop."""
         if self._opened is None:
-            session = Session(self._addresses, self._hello, timeout_s=self._timeout_s, keepalive_s=self._keepalive_s)
+            session = Session(
+                self._addresses,
+                self._hello,
+                timeout_s=self._timeout_s,
+                connect_timeout_s=self._connect_timeout_s,
+                keepalive_s=self._keepalive_s,
+            )
             publisher = Publisher(session, **self._publishing)
             self._opened = session, publisher
             session.add(publisher)

@@ -220,6 +220,12 @@ class LogSubscription(PushSubscription):
             self._fetch(track)
         return True
 
+    def read_to(self, partition: int) -> int:
+        """Everything before this offset was handed out, or is not a message."""
+        track = self._tracks[partition]
+        behind = track.buffered_bytes > 0 or any(message.partition == partition for message in self._buffer)
+        return self.positions[partition] if behind or self._matches else max(self.positions[partition], track.position)
+
     # -- committing ---------------------------------------------------------------------------------------------
 
     async def commit(self, message: Message | None = None) -> None:

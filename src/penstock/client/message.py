@@ -121,6 +121,11 @@ class Message:
         return self._record.value
 
     @property
+    def record(self) -> Record:
+        """As it stands in the log."""
+        return self._record
+
+    @property
     def key(self) -> bytes | None:
         return self._record.key
 

@@ -213,6 +213,12 @@ class QueueSubscription(Subscription):
             self._pull()
         return batch
 
+    def add_credit(self, count: int) -> None:
+        """Take so many more unsettled messages at once."""
+        self._credit += count
+        if self._connection is not None and not self._pulling:
+            self._connection.tell(wire.AddCredit(self._id, count))
+
     # -- settling -----------------------------------------------------------------------------------------------
 
     def settle(

@@ -22,6 +22,7 @@ PAUSE_FIRST_S = 0.02
 PAUSE_FACTOR = 2.0
 PAUSE_CEILING_S = 2.0
 CONNECT_TIMEOUT_S = 5.0
+LEAST_CONNECT_S = 1.0  # also for the last attempt
 FRAMES_OF_A_WELCOME = 1
 
 
@@ -43,12 +44,21 @@ def pause_s(attempt: int) -> float:
 
 
 class Session:
-    def __init__(self, addresses: Sequence[Address], hello: Hello, *, timeout_s: float, keepalive_s: float) -> None:
+    def __init__(
+        self,
+        addresses: Sequence[Address],
+        hello: Hello,
+        *,
+        timeout_s: float,
+        connect_timeout_s: float,
+        keepalive_s: float,
+    ) -> None:
         self.timeout_s = timeout_s
         self.connection: Connection | None = None
         self.reconnects = 0
         self._addresses = list(addresses)
         self._hello = hello
+        self._seek_s = connect_timeout_s  # until there was a first connection
         self._keepalive_s = keepalive_s
         self._members: list[Member] = []
         self._seeking: asyncio.Task[Connection] | None = None
@@ -125,7 +135,7 @@ class Session:
 
     async def _find(self) -> Connection:
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout_s
+        deadline = loop.time() + self._seek_s
         attempt = 0
         try:
             if self._vain:
@@ -133,7 +143,7 @@ class Session:
             while True:
                 address = self._addresses[0]
                 try:
-                    limit_s = min(CONNECT_TIMEOUT_S, max(deadline - loop.time(), 0.05))
+                    limit_s = min(CONNECT_TIMEOUT_S, self.timeout_s, max(deadline - loop.time(), LEAST_CONNECT_S))
                     connection = await connect(address, self._hello, limit_s, self._keepalive_s, self._lost)
                     if connection.is_open:
                         break
@@ -142,10 +152,11 @@ class Session:
                     self._addresses.append(self._addresses.pop(0))
                     attempt += 1
                     wait_s = pause_s(attempt // len(self._addresses)) if attempt % len(self._addresses) == 0 else 0.0
-                    if loop.time() + wait_s >= deadline:
+                    if loop.time() + wait_s >= deadline and attempt >= len(self._addresses):
+                        often = f"tried {attempt} times within {self._seek_s:g} s; " if attempt > 1 else ""
                         raise Unreachable(
-                            f"{error}; tried {attempt} times within {self.timeout_s:g} s. Is the server running "
-                            "('penstock serve'), and is this the address of its line door?"
+                            f"{error}; {often}is the server running ('penstock serve'), and is this the address of "
+                            "its line door?"
                         ) from None
                 await asyncio.sleep(wait_s)
         except PenstockError as error:
@@ -158,6 +169,7 @@ class Session:
             raise
         self._seeking = None
         self.connection = connection
+        self._seek_s = self.timeout_s
         for member in list(self._members):
             member.resume(connection)
         return connection

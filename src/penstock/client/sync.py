@@ -179,6 +179,11 @@ class SyncSubscription(Generic[S]):
         queue = self._queue()
         return self._loop.begin(_await(lambda: queue.settle(messages, "ack")))
 
+    def add_credit(self, count: int) -> None:
+        """Take so many more unsettled messages at once."""
+        queue = self._queue()
+        queue._loop.call_soon_threadsafe(queue.add_credit, count)
+
     def step(self, name: str | None = None) -> "SyncStep":
         return SyncStep(self._loop, self._queue().step(name))
 
