@@ -55,7 +55,7 @@ def strained() -> Iterator[Server]:
         yield running
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(REQUEST, min_size=1, max_size=15))
 def test_any_requests_are_answered_and_none_breaks_the_server(strained: Server, requests: list[Message]) -> None:
     asyncio.run(_talk(strained, requests))

@@ -1,12 +1,12 @@
 """docs/protocol.md is held to the code, and its test vectors to a reader written from that page alone."""
 
 import re
-import struct
 from typing import Any
 
 import pytest
 from protocol_page import PAGE, TABLES, table, vectors
 
+from page_client import Page, castagnoli, murmur2_of_the_page
 from penstock.doors.line import binary, binary_push, binary_queues
 from penstock.doors.line.binary_api import CODES, INTERNAL_ERROR, MALFORMED
 from penstock.model.batch import check_batch, decode_batch, encode_batch
@@ -68,117 +68,6 @@ MEANT: dict[str, tuple[int, Message]] = {
     "settled": (4, Settled([])),
     "failure": (5, Failure("unknown-topic", "there is no topic 'x'", True)),
 }
-
-
-# -- a reader written from the page -------------------------------------------------------------------------
-
-
-class Page:
-    """What docs/protocol.md says, and nothing of ours, in as few lines as it takes."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
-
-    def take(self, size: int) -> bytes:
-        taken = self.data[self.at : self.at + size]
-        assert len(taken) == size
-        self.at += size
-        return taken
-
-    def number(self, form: str) -> Any:
-        return struct.unpack(">" + form, self.take(struct.calcsize(form)))[0]
-
-    def frame(self) -> tuple[int, int, Any]:
-        size = self.number("I")
-        end = self.at + size
-        kind, correlation_id = self.number("B"), self.number("I")
-        body = self.value()
-        assert self.at == end == len(self.data)
-        return kind, correlation_id, body
-
-    def value(self) -> Any:
-        first = self.number("B")
-        if first < 0x80:
-            return first
-        if first >= 0xE0:
-            return first - 0x100
-        if first < 0x90:
-            return {self.value(): self.value() for _ in range(first & 0x0F)}
-        if first < 0xA0:
-            return [self.value() for _ in range(first & 0x0F)]
-        if first < 0xC0:
-            return self.take(first & 0x1F).decode()
-        if first in (0xC0, 0xC2, 0xC3):
-            return {0xC0: None, 0xC2: False, 0xC3: True}[first]
-        sized = {0xC4: "B", 0xC5: "H", 0xC6: "I", 0xD9: "B", 0xDA: "H", 0xDB: "I", 0xDC: "H", 0xDD: "I"}
-        if first in sized:
-            size = self.number(sized[first])
-            if first >= 0xDC:
-                return [self.value() for _ in range(size)]
-            return self.take(size) if first <= 0xC6 else self.take(size).decode()
-        return self.number(
-            {0xCB: "d", 0xCC: "B", 0xCD: "H", 0xCE: "I", 0xCF: "Q", 0xD0: "b", 0xD1: "h", 0xD2: "i", 0xD3: "q"}[first]
-        )
-
-    def varint(self) -> int:
-        raw = shift = 0
-        while True:
-            byte = self.number("B")
-            raw |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return raw >> 1 ^ -(raw & 1)
-            shift += 7
-
-    def lengthed(self) -> bytes | None:
-        size = self.varint()
-        return None if size < 0 else self.take(size)
-
-    def batch(self) -> tuple[dict[str, int], list[tuple[Any, ...]]]:
-        start = self.at
-        head = {
-            name: self.number(form)
-            for name, form in (
-                ("base_offset", "q"), ("length", "i"), ("leader_epoch", "i"), ("magic", "b"), ("crc", "I"),
-                ("attributes", "h"), ("last_offset_delta", "i"), ("base_timestamp", "q"), ("max_timestamp", "q"),
-                ("producer_id", "q"), ("producer_epoch", "h"), ("base_sequence", "i"), ("record_count", "i"),
-            )
-        }  # fmt: skip
-        assert self.at - start == 61
-        assert head["magic"] == 2
-        assert len(self.data) == start + 12 + head["length"]
-        assert head["crc"] == castagnoli(self.data[start + 21 :])
-        records = []
-        for _ in range(head["record_count"]):
-            end = self.varint() + self.at
-            assert self.number("b") == 0
-            time, offset = head["base_timestamp"] + self.varint(), head["base_offset"] + self.varint()
-            key, value = self.lengthed(), self.lengthed()
-            headers = [((self.lengthed() or b"").decode(), self.lengthed()) for _ in range(self.varint())]
-            assert self.at == end
-            records.append((offset, time, key, value, tuple(headers)))
-        return head, records
-
-
-def castagnoli(data: bytes) -> int:
-    crc = 0xFFFFFFFF
-    for byte in data:
-        crc ^= byte
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-    return crc ^ 0xFFFFFFFF
-
-
-def murmur2_of_the_page(key: bytes) -> int:
-    h = 0x9747B28C ^ len(key)
-    whole = len(key) // 4 * 4
-    for (k,) in struct.iter_unpack("<I", key[:whole]):
-        k = k * 0x5BD1E995 & 0xFFFFFFFF
-        k = (k ^ k >> 24) * 0x5BD1E995 & 0xFFFFFFFF
-        h = (h * 0x5BD1E995 & 0xFFFFFFFF) ^ k
-    if key[whole:]:
-        h = (h ^ int.from_bytes(key[whole:], "little")) * 0x5BD1E995 & 0xFFFFFFFF
-    h = (h ^ h >> 13) * 0x5BD1E995 & 0xFFFFFFFF
-    return h ^ h >> 15
 
 
 def plain(value: Any) -> Any:
