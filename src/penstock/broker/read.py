@@ -64,6 +64,22 @@ class _Slot:
 class Reader:
     """One reader of some partitions of a topic. One take at a time; close it when its client is gone."""
 
+    __slots__ = (
+        "_closed",
+        "_deadline",
+        "_every_partition",
+        "_max_behind",
+        "_overflow",
+        "_readers",
+        "_slots",
+        "_test",
+        "_timer",
+        "_topic",
+        "_turn",
+        "_waiter",
+        "topic",
+    )
+
     def __init__(
         self,
         readers: "Readers",
