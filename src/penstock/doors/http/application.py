@@ -21,11 +21,11 @@ class Application:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["type"] == "http":
-            await self._answer(scope, send)
+            await self._answer(scope)
         elif scope["type"] == "websocket":
             await self._converse(scope, receive, send)
 
-    async def _answer(self, scope: Any, send: Any) -> None:
+    async def _answer(self, scope: Any) -> None:
         connection: HttpConnection = scope["state"]["connection"]
         cycle = connection.cycle
         assert cycle is not None
@@ -45,11 +45,9 @@ class Application:
             answer = refusal(InternalError("the server failed at this; its log tells more"))
         if answer is None or cycle.response_started:
             return  # a stream, which has been through all its life
-        headers = [(b"content-length", b"%d" % len(answer.body)), *answer.headers]
-        if answer.content_type:
-            headers.append((b"content-type", answer.content_type.encode()))
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": answer.body})
+        if connection.flow.write_paused and not cycle.disconnected:
+            await connection.flow.drain()
+        cycle.respond(answer)
 
     async def _converse(self, scope: Any, receive: Any, send: Any) -> None:
         connection = scope["state"]["connection"]

@@ -22,9 +22,10 @@ from urllib.parse import unquote
 import httptools
 import msgspec
 from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from penstock.doors.http.call import Reply
 from penstock.doors.http.deadlines import Deadlines
 from penstock.doors.http.errors import (
     PROBLEM,
@@ -93,6 +94,26 @@ class Cycle(RequestResponseCycle):
     held_bytes = 0
     reader = False  # changes nothing, may be cancelled
     task: "asyncio.Task[None] | None" = None
+
+    def respond(self, reply: Reply) -> None:
+        """The whole answer in one write: head and body apart would cost a system call each."""
+        if self.disconnected or self.response_started:
+            return
+        self.response_started = self.response_complete = True
+        lines = [STATUS_LINE[reply.status]]
+        lines += [b"%b: %b\r\n" % header for header in self.default_headers]
+        if reply.content_type:
+            lines.append(b"content-type: %b\r\n" % reply.content_type.encode())
+        if reply.status != http.HTTPStatus.NO_CONTENT:
+            lines.append(b"content-length: %d\r\n" % len(reply.body))
+        lines += [b"%b: %b\r\n" % header for header in reply.headers]
+        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        if self.scope["method"] != "HEAD":
+            lines.append(reply.body)
+        self.transport.write(b"".join(lines))
+        if not self.keep_alive:
+            self.transport.close()
+        self.on_response()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -263,7 +284,6 @@ class HttpConnection(HttpToolsProtocol):
         house = self.house
         if cycle is not None and cycle.held_bytes:
             house.limits.release(self, cycle.held_bytes)
-        house.listener.heard(self)
         if self.transport.is_closing():
             house.listener.settled()
             return
