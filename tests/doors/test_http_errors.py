@@ -119,6 +119,20 @@ def test_a_query_that_makes_no_sense(http: httpx.Client, topic: str, query: str)
     assert (status, code) in [(400, "MalformedRequest"), (400, "InvalidRequest")]
 
 
+def test_a_page_from_elsewhere_may_not_write(http: httpx.Client, topic: str) -> None:
+    path, body = f"/v1/topics/{topic}/records", {"value": "x"}
+    for origin in ("http://elsewhere.example", "null", "http://127.0.0.1:1"):
+        assert refused(http.post(path, json=body, headers={"origin": origin})) == (403, "NotAllowed")
+    own = str(http.base_url).rstrip("/")
+    assert http.post(path, json=body, headers={"origin": own}).status_code == 200
+    assert http.get("/healthz", headers={"origin": "http://elsewhere.example"}).status_code == 200
+
+
+def test_numbers_of_a_producer_beyond_what_is_kept_are_refused(http: httpx.Client, topic: str) -> None:
+    body = {"value": "x", "producer": "p", "sequence": (1 << 62) - 1}
+    assert refused(http.post(f"/v1/topics/{topic}/records", json=body))[0] == 400
+
+
 def test_a_path_that_is_not_utf8(http: httpx.Client) -> None:
     assert refused(http.get("/v1/topics/%ff")) == (400, "MalformedRequest")
 

@@ -63,6 +63,22 @@ def test_a_client_that_comes_back_misses_nothing(http: httpx.Client, topic: str,
     assert len(seen) == len(set(seen)) == 7 * partitions
 
 
+def test_partitions_that_came_meanwhile_are_read_from_their_beginning(http: httpx.Client, topic: str) -> None:
+    publish(http, topic, "a")
+    with events(http, f"/v1/topics/{topic}/events?view=log") as stream:
+        assert stream.values(1) == ["a"]
+        http.patch(f"/v1/topics/{topic}", json={"partitions": 2})
+        publish(http, topic, "b", partition=0)
+        (event,) = stream.take(1)
+        seen = event.id
+    publish(http, topic, "c", partition=1)
+    assert seen is not None
+    with events(http, f"/v1/topics/{topic}/events", headers={"last-event-id": "0:1"}) as stream:
+        assert stream.values(1) == ["c"]
+    with events(http, f"/v1/topics/{topic}/events", headers={"last-event-id": seen}) as stream:
+        assert stream.values(1) == ["c"]
+
+
 def test_filters_pass_what_matches(http: httpx.Client, topic: str) -> None:
     _made(http, topic)
     with events(http, f"/v1/topics/{topic}/events?view=log&pattern=a.%23") as stream:

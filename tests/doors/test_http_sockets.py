@@ -156,6 +156,13 @@ def test_what_is_wrong_with_the_address_is_a_status(server: Server, topic: str) 
     assert refused.value.response.status_code == 405
 
 
+def test_a_page_from_elsewhere_may_not_listen(server: Server, topic: str) -> None:
+    address = server.http.replace("http", "ws") + f"/v1/topics/{topic}/stream"
+    with pytest.raises(InvalidStatus) as refused, connect(address, origin="http://elsewhere.example"):  # type: ignore[arg-type]
+        pass
+    assert refused.value.response.status_code == 403
+
+
 def test_a_message_larger_than_a_body_may_be_closes_the_socket(start_server: Any) -> None:
     small: Server = start_server(max_body_bytes=2_000)
     httpx.post(f"{small.http}/v1/topics", json={"name": "t"})

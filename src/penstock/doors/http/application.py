@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any, cast
 
 from penstock.broker.broker import Broker
@@ -9,9 +10,11 @@ from penstock.doors.http.call import Call, Reply, encode
 from penstock.doors.http.errors import PROBLEM, HttpError, InternalError, Stopping, problem_of
 from penstock.doors.http.routing import ROUTES, SOCKET, Tree
 from penstock.doors.http.server import HttpConnection
-from penstock.model.errors import PenstockError
+from penstock.model.errors import NotAllowed, PenstockError
 
 _log = logging.getLogger(__name__)
+
+SAFE_METHODS = ("GET", "HEAD")
 
 
 class Application:
@@ -31,6 +34,8 @@ class Application:
         assert cycle is not None
         answer: Reply | None
         try:
+            if scope["method"] not in SAFE_METHODS:
+                check_origin(scope["headers"])
             route, parameters = self._tree.find(scope["method"], scope["raw_path"])
             call = Call(self.broker, connection, scope, parameters, connection.take_body())
             if route.reads:
@@ -52,6 +57,7 @@ class Application:
     async def _converse(self, scope: Any, receive: Any, send: Any) -> None:
         connection = scope["state"]["connection"]
         try:
+            check_origin(scope["headers"])
             route, parameters = self._tree.find(SOCKET, scope["raw_path"])
             call = Call(self.broker, cast(Any, connection), scope, parameters, b"")
             await cast(Any, route.handler)(call, receive, send)
@@ -60,6 +66,19 @@ class Application:
             headers = [(b"content-type", PROBLEM.encode())]
             await send({"type": "websocket.http.response.start", "status": answer.status, "headers": headers})
             await send({"type": "websocket.http.response.body", "body": answer.body})
+
+
+def check_origin(headers: Iterable[tuple[bytes, bytes]]) -> None:
+    """A browser tells whose page it acts for. A page from elsewhere has no business with a broker on its reader's own
+    machine, and could otherwise write to it, and over a WebSocket read it, without the reader knowing."""
+    origin = host = None
+    for name, value in headers:
+        if name == b"origin":
+            origin = value
+        elif name == b"host":
+            host = value
+    if origin is not None and (host is None or origin.partition(b"://")[2].lower() != host.lower()):
+        raise NotAllowed(f"a page of {origin.decode('latin-1')[:200]} may not use this server")
 
 
 def refusal(error: Exception) -> Reply:

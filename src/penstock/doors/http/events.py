@@ -147,7 +147,8 @@ async def open_reader(
     matches = matches_of(query.key, query.pattern, query.header)
     gap = 0
     if last_id:
-        positions = {index: end for index, (_, end) in ends.items()}
+        # An id names every partition that there was; others are newer, and new to this client from their beginning.
+        positions = {index: start for index, (start, _) in ends.items()}
         for index, offset in offsets_of(last_id).items():
             start, end = ends.get(index, (0, -1))
             if not 0 <= offset + 1 <= end:
