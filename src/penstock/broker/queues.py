@@ -7,20 +7,23 @@ Plain calls take effect in the order they are made; their futures resolve when w
     view_pump.py        from the log to the machine          view_outbox.py      from the machine to the consumers
     view_lease.py       leasing by a call                    view_steps.py       settle and publish in one step
     view_burial.py      dead letters                         view_redrive.py     and back again
-    view_floors.py      what the log may forget
+    view_floors.py      what the log may forget              view_expiry.py      views that nobody uses
+    view_subscription.py, view_peek.py                       consuming by a callback; looking without taking
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from penstock.broker.administer import Administrator
 from penstock.broker.gather import Gatherer
 from penstock.broker.hosting import Ledger
-from penstock.broker.view import Consumer, Delivery, View
+from penstock.broker.view import Delivery, View
 from penstock.broker.view_burial import dead_letter_topic
+from penstock.broker.view_expiry import CHORE as EXPIRY
+from penstock.broker.view_expiry import Expiry
 from penstock.broker.view_floors import CHORE as FLOORS
 from penstock.broker.view_floors import Floors
 from penstock.broker.view_host import ViewHost
@@ -28,9 +31,10 @@ from penstock.broker.view_lease import Taker
 from penstock.broker.view_peek import peek
 from penstock.broker.view_redrive import SETTINGS as REDRIVE_SETTINGS
 from penstock.broker.view_redrive import letters_of, redrive, redrive_view_name
-from penstock.broker.view_registry import Registry
+from penstock.broker.view_registry import Registry, Start
 from penstock.broker.view_steps import Publication, encode_step
-from penstock.broker.views import OWN_PREFIX, Source, ViewInfo, address_of, check_view_name
+from penstock.broker.view_subscription import Subscription
+from penstock.broker.views import OWN_PREFIX, Source, ViewInfo, address_of, check_settings, check_view_name
 from penstock.delivery.filters import Match, compile_filter
 from penstock.delivery.places import place_of
 from penstock.delivery.queue_events import Counts, Outcome, QueueSettings, Reason, Receipt, Status
@@ -38,7 +42,6 @@ from penstock.log.topics import Topic, Topics
 from penstock.model.clock import Clock
 from penstock.model.errors import (
     InvalidRequest,
-    InvalidSetting,
     InvalidTopicName,
     InvalidViewName,
     PenstockError,
@@ -46,7 +49,7 @@ from penstock.model.errors import (
     UnknownView,
     ViewExists,
 )
-from penstock.model.ids import check_topic_name, is_internal
+from penstock.model.ids import is_internal
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import BROKER, Principal
 
@@ -62,26 +65,6 @@ MAX_CREDIT = 1_000_000
 MAX_STEP_BYTES = 8 << 20
 
 T = TypeVar("T")
-
-
-class Subscription:
-    """One consumer of a view, told of deliveries by a callback in the loop; it must not raise or await."""
-
-    def __init__(self, host: ViewHost, view: View, number: int) -> None:
-        self.topic = view.definition.topic
-        self.view = view.definition.name
-        self._host = host
-        self._view = view
-        self._number = number
-
-    def add_credit(self, credit: int) -> None:
-        view = self._view
-        if self._number in view.consumers:
-            self._host.perform(view, view.machine.add_credit(self._host.now, self._number, credit))
-
-    def close(self) -> None:
-        """Leave: what is unsettled goes to others at once."""
-        self._host.detach(self._view, self._number)
 
 
 class Queues:
@@ -104,7 +87,9 @@ class Queues:
         self._host = ViewHost(ledger, clock, topics, gatherer, self._chore)
         self._registry = Registry(self._host, topics, max_views)
         self._floors = Floors(self._host, self._registry.by_topic)
+        self._expiry = Expiry(self._host, self._end)
         self._takers: set[Taker] = set()
+        self._unbroken: set[asyncio.Task[Any]] = set()
         self._released = False
         topics.grown = self._grown
 
@@ -118,7 +103,7 @@ class Queues:
         settings: QueueSettings | None = None,
         *,
         matches: Sequence[Match] = (),
-        start: Literal["earliest", "latest"] = "earliest",
+        start: Start = "earliest",
         or_existing: bool = False,
     ) -> ViewInfo:
         """A new view of a topic (made on first use). `or_existing`: a view that is there is left as it is.
@@ -134,14 +119,27 @@ class Queues:
             return known.info()
         self._check(principal, Operation.CREATE, topic, name)
         self._authorizer.check(principal, Operation.READ, Resource.TOPIC, topic)
+        check_settings(topic, name, settings)
+        compile_filter(matches)
+        return await self._unbreakable(self._create(principal, topic, name, settings, matches, start, or_existing))
+
+    async def _create(
+        self,
+        principal: Principal,
+        topic: str,
+        name: str,
+        settings: QueueSettings | None,
+        matches: Sequence[Match],
+        start: Start,
+        or_existing: bool,
+    ) -> ViewInfo:
+        address = address_of(topic, name)
         async with self._registry.change(address):
             known = self._registry.by_address.get(address)
             if known is not None:
                 if or_existing:
                     return known.info()
                 raise ViewExists(f"there is a queue view {address!r} already")
-            self._check_settings(topic, name, settings)
-            compile_filter(matches)
             known_topic = await self._administrator.topic_on_first_use(principal, topic, settings=QUEUE_TOPIC_SETTINGS)
             view = await self._add(known_topic, name, settings, matches, start)
         return view.info()
@@ -152,7 +150,7 @@ class Queues:
         name: str,
         settings: QueueSettings | None,
         matches: Sequence[Match],
-        start: Literal["earliest", "latest"],
+        start: Start,
     ) -> View:
         if is_internal(topic.name):
             raise InvalidTopicName(f"topic {topic.name!r} is the broker's own; it has no queue views")
@@ -164,7 +162,7 @@ class Queues:
             await self._registry.erase(view, UnknownView(f"topic {topic.name!r} was deleted"))
             self._topics.get(topic.name)
         self._floors.tell_topic(topic)
-        self._use(view)
+        self._expiry.use(view)
         return view
 
     async def configure(
@@ -176,23 +174,28 @@ class Queues:
         matches: Sequence[Match] | None = None,
     ) -> ViewInfo:
         self._check(principal, Operation.ALTER, topic, name)
-        self._check_settings(topic, name, settings)
+        check_settings(topic, name, settings)
+        compile_filter(matches or ())
+        return await self._unbreakable(self._configure(topic, name, settings, matches))
+
+    async def _configure(
+        self, topic: str, name: str, settings: QueueSettings, matches: Sequence[Match] | None
+    ) -> ViewInfo:
         async with self._registry.change(address_of(topic, name)):
             view = self._registry.get(topic, name)
             definition = msgspec.structs.replace(view.definition, settings=settings)
             if matches is not None:
-                compile_filter(matches)
                 definition = definition.with_source(Source(topic, tuple(matches)))
             await self._registry.redefine(view, definition)
             view.shelf.clear()  # everything that waits is seen anew
             self._host.perform(view, view.machine.configure(self._host.now, settings))
             view.pump.start_anew()
-        self._use(view)
+        self._expiry.use(view)
         return view.info()
 
     async def delete(self, principal: Principal, topic: str, name: str) -> None:
         self._check(principal, Operation.DELETE, topic, name)
-        await self._uncancelled(self._delete(topic, name, f"queue view {address_of(topic, name)!r} was deleted"))
+        await self._unbreakable(self._delete(topic, name, f"queue view {address_of(topic, name)!r} was deleted"))
 
     async def _delete(self, topic: str, name: str, reason: str) -> None:
         async with self._registry.change(address_of(topic, name)):
@@ -201,6 +204,10 @@ class Queues:
         for read in view.topics:
             self._floors.tell_topic(read)
 
+    async def _end(self, view: View) -> None:
+        definition = view.definition
+        await self._delete(definition.topic, definition.name, f"queue view {view.address!r} was unused for long")
+
     async def add_source(
         self,
         principal: Principal,
@@ -208,7 +215,7 @@ class Queues:
         name: str,
         source: Source,
         *,
-        start: Literal["earliest", "latest"] = "latest",
+        start: Start = "latest",
     ) -> ViewInfo:
         """Let the view read another topic too. Idempotent; of a topic that it reads already, the matches are replaced.
 
@@ -217,6 +224,9 @@ class Queues:
         self._check(principal, Operation.ALTER, topic, name)
         self._authorizer.check(principal, Operation.READ, Resource.TOPIC, source.topic)
         compile_filter(source.matches)
+        return await self._unbreakable(self._add_source(topic, name, source, start))
+
+    async def _add_source(self, topic: str, name: str, source: Source, start: Start) -> ViewInfo:
         async with self._registry.change(address_of(topic, name)):
             view = self._registry.get(topic, name)
             if view.definition.source(source.topic) != source:
@@ -230,6 +240,9 @@ class Queues:
     async def remove_source(self, principal: Principal, topic: str, name: str, source_topic: str) -> ViewInfo:
         """Let the view no longer read this topic; what it had not settled of it is no longer its own. Idempotent."""
         self._check(principal, Operation.ALTER, topic, name)
+        return await self._unbreakable(self._remove_source(topic, name, source_topic))
+
+    async def _remove_source(self, topic: str, name: str, source_topic: str) -> ViewInfo:
         async with self._registry.change(address_of(topic, name)):
             view = self._registry.get(topic, name)
             await self._registry.drop_source(view, source_topic)
@@ -274,8 +287,8 @@ class Queues:
         view = self._get(principal, Operation.ALTER, topic, name)
         if limit < 1:
             raise InvalidRequest(f"a redrive of {limit} messages")
-        self._use(view)
-        return await self._uncancelled(self._redrive(view, limit))
+        self._expiry.use(view)
+        return await self._unbreakable(self._redrive(view, limit))
 
     async def _redrive(self, view: View, limit: int) -> int:
         letters_topic = self._topics.by_name.get(dead_letter_topic(view))
@@ -313,11 +326,9 @@ class Queues:
         view = self._get(principal, Operation.READ, topic, name)
         if not 0 <= credit <= MAX_CREDIT:
             raise InvalidRequest(f"credit is 0 to {MAX_CREDIT}, not {credit}")
-        self._use(view)
-        number = self._host.new_consumer()
-        view.consumers[number] = Consumer(deliver, ended)
-        subscription = Subscription(self._host, view, number)
-        self._host.perform(view, view.machine.attach(self._host.now, number, credit, lease_ms=lease_ms))
+        self._expiry.use(view)
+        subscription = Subscription(self._host, view)
+        subscription.begin(deliver, ended, credit, lease_ms)
         return subscription
 
     async def lease(
@@ -327,7 +338,7 @@ class Queues:
         view = self._get(principal, Operation.READ, topic, name)
         if not 1 <= limit <= MAX_CREDIT:
             raise InvalidRequest(f"1 to {MAX_CREDIT} messages can be leased at once, not {limit}")
-        self._use(view)
+        self._expiry.use(view)
         taker = Taker(self._host, view, limit)
         self._takers.add(taker)
         try:
@@ -367,7 +378,7 @@ class Queues:
             raise InvalidRequest(f"a step of {len(payload)} bytes; at most {MAX_STEP_BYTES} are taken")
         for publication in publications:  # rights, and whether the topics are there, before anything happens
             await self._gatherer.target(principal, publication.topic)
-        self._use(view)
+        self._expiry.use(view)
         done: bool = await asyncio.shield(
             self._host.ask(view, lambda ticket: view.machine.step(self._host.now, ticket, step, receipts, payload))
         )
@@ -383,7 +394,7 @@ class Queues:
         """Replay, and go on with what was under way. After topics are known, before `topics.sweep()`."""
         await self._registry.load()
         for view in self._registry.by_address.values():
-            self._expect_end(view)
+            self._expiry.expect(view)
         self._host.spawn(self._settle_in())
 
     async def _settle_in(self) -> None:
@@ -446,45 +457,22 @@ class Queues:
             return
         if chore == "read":
             view.pump.start_anew()
-        elif chore == "end":
-            self._end_unused(view)
-
-    def _use(self, view: View) -> None:
-        view.used_ms = self._clock.monotonic_ms()
-        self._expect_end(view)
-
-    def _expect_end(self, view: View) -> None:
-        """A view that expires is looked at when it would have been unused for long enough."""
-        expires_ms = view.definition.settings.expires_ms
-        if expires_ms:
-            self._host.chores.set(f"{view.alarm}:end", view.used_ms + expires_ms)
-
-    def _end_unused(self, view: View) -> None:
-        now_ms = self._clock.monotonic_ms()
-        expires_ms = view.definition.settings.expires_ms
-        if not expires_ms:
-            return
-        if view.consumers or view.machine.counts().processing:
-            view.used_ms = now_ms
-        if now_ms < view.used_ms + expires_ms:
-            self._expect_end(view)
-        else:
-            self._host.spawn(self._end(view))
-
-    async def _end(self, view: View) -> None:
-        definition = view.definition
-        try:
-            await self._delete(definition.topic, definition.name, f"queue view {view.address!r} was unused for long")
-        except UnknownView:
-            pass
-        except PenstockError:
-            self._use(view)  # tried again after as long a time
+        elif chore == EXPIRY:
+            self._expiry.look(view)
 
     # -- within -----------------------------------------------------------------------------------------------
 
-    async def _uncancelled(self, work: Coroutine[Any, Any, T]) -> T:
+    async def _unbreakable(self, work: Coroutine[Any, Any, T]) -> T:
         """Work that must not stop half-way when whoever asked for it goes away."""
-        return await asyncio.shield(asyncio.create_task(work))
+        task = asyncio.create_task(work)
+        self._unbroken.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        self._unbroken.discard(task)
+        if not task.cancelled():
+            task.exception()  # marked as seen: whoever asked may have gone
 
     def _check(self, principal: Principal, operation: Operation, topic: str, name: str) -> None:
         self._authorizer.check(principal, operation, Resource.QUEUE, address_of(topic, name))
@@ -492,21 +480,6 @@ class Queues:
     def _get(self, principal: Principal, operation: Operation, topic: str, name: str) -> View:
         self._authorizer.check(principal, operation, Resource.QUEUE, address_of(topic, name))
         return self._registry.get(topic, name)
-
-    @staticmethod
-    def _check_settings(topic: str, name: str, settings: QueueSettings | None) -> None:
-        chosen = settings or QueueSettings()
-        chosen.check()
-        if chosen.dead_letter == topic:
-            raise InvalidSetting("dead_letter is the view's own topic: what failed would come back for ever")
-        if chosen.dead_letter != "":
-            letters = f"{topic}.{name}.dead" if chosen.dead_letter is None else chosen.dead_letter
-            try:
-                check_topic_name(letters)
-            except InvalidTopicName as error:
-                raise InvalidSetting(f"dead_letter: {error}") from None
-            if is_internal(letters):
-                raise InvalidSetting(f"dead_letter: topic {letters!r} is the broker's own")
 
     @staticmethod
     def _place(view: View, partition: int, offset: int) -> int:

@@ -51,9 +51,8 @@ class Floors:
 
     def floor_of(self, topic: str, index: int) -> int | None:
         """The lowest floor of all views that read this partition; None when there is none."""
-        floors = [
-            view.floors[number]
-            for view in self._by_topic.get(topic, ())
-            if (number := view.numbers.get((topic, index))) is not None
-        ]
+        floors = []
+        for view in self._by_topic.get(topic, ()):
+            number = view.numbers.get((topic, index))
+            floors.append(0 if number is None else view.floors[number])  # a new partition: it will read all of it
         return min(floors, default=None)

@@ -71,7 +71,7 @@ class Pump:
                     return stream, 0
         for number, offset in view.machine.wants():
             stream = view.streams[number]
-            if self._may_try(stream):
+            if self._may_try(stream) and not ((partition := stream.partition) and partition.closed):
                 return stream, offset
         return None
 

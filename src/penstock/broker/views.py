@@ -18,7 +18,8 @@ import msgspec
 
 from penstock.delivery.filters import Match
 from penstock.delivery.queue_events import Counts, QueueSettings
-from penstock.model.errors import InvalidViewName
+from penstock.model.errors import InvalidSetting, InvalidTopicName, InvalidViewName
+from penstock.model.ids import check_topic_name, is_internal
 
 DEFINITION = b"V"
 COUNTER_KEY = b"N"
@@ -117,3 +118,20 @@ def check_view_name(name: str) -> str:
             f"a view's name has 1 to {VIEW_NAME_MAX_CHARS} letters, digits, '.', '_' and '-'; {name[:300]!r} has not"
         )
     return name
+
+
+def check_settings(topic: str, name: str, settings: QueueSettings | None) -> None:
+    """Whether these settings make sense, and the topic that they name for dead letters."""
+    chosen = settings or QueueSettings()
+    chosen.check()
+    if chosen.dead_letter == "":
+        return
+    if chosen.dead_letter == topic:
+        raise InvalidSetting("dead_letter is the view's own topic: what failed would come back for ever")
+    letters = f"{topic}.{name}.dead" if chosen.dead_letter is None else chosen.dead_letter
+    try:
+        check_topic_name(letters)
+    except InvalidTopicName as error:
+        raise InvalidSetting(f"dead_letter: {error}") from None
+    if is_internal(letters):
+        raise InvalidSetting(f"dead_letter: topic {letters!r} is the broker's own")
