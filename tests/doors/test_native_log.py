@@ -139,10 +139,10 @@ async def test_requests_that_are_pipelined_are_stored_in_their_order(native: Nat
 async def test_a_request_finds_what_an_earlier_one_made(native: NativeWire, topic: str) -> None:
     creating = native.send(CreateTopic(topic, 1))
     publishing = native.send_publish(topic, b"first")
-    deleting = native.send(DeleteTopic(topic))
-    publishing_again = native.send_publish(topic, b"late")
     await native.reply(creating, Topics)
     assert (await native.reply(publishing, Published)).results[0].base_offset == 0
+    deleting = native.send(DeleteTopic(topic))
+    publishing_again = native.send_publish(topic, b"late")
     await native.reply(deleting, Done)
     assert (await native.reply(publishing_again, Published)).results[0].error == "unknown-topic"
 

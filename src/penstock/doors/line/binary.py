@@ -26,6 +26,7 @@ from penstock.doors.line import (
     binary_views,
 )
 from penstock.doors.line.binary_api import HANDLERS, LATER, MALFORMED, Call, failure_of
+from penstock.doors.line.binary_outlet import Outlet
 from penstock.doors.line.text_subscriptions import keep_alive
 from penstock.model.errors import InvalidRequest, LimitReached, UnsupportedVersion
 from penstock.security.principal import ANONYMOUS, Principal
@@ -47,7 +48,6 @@ _log = logging.getLogger(__name__)
 MAX_REQUESTS_UNDER_WAY = 1024
 MAX_HELD_BYTES = 16 << 20
 MAX_SUBSCRIPTIONS = 256
-WRITE_BUFFER_BYTES = 1 << 20
 MAX_UNSENT_BYTES = 64 << 20  # replies and deliveries that were on their way when the client stopped reading
 LAST_WORDS_S = 5.0  # for a refused client to take what it asked for before, and the reason why
 
@@ -77,6 +77,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self.welcomed = False
         self.closed = False
         self.subscriptions: dict[int, Subscription] = {}
+        self.outlet = Outlet(transport, self._room_changed, self._tick_over)
         self.turn = asyncio.Lock()  # held while a fetch reads: one answer at a time is in memory
 
         self._receiver = Receiver(door.max_request_bytes)
@@ -87,19 +88,12 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._beside: set[asyncio.Task[object]] = set()
         self._unfinished_bytes = 0  # memory set aside for a request that is still arriving
         self._answered_bytes = 0  # of requests answered in this tick
-        self._out: list[Buffer] = []
-        self._out_bytes = 0
-        self._flushing = False
-        self._writable = True
-        self._had_room = True
-        self._room_waiters: deque[asyncio.Future[None]] = deque()
         self._reading = False
         self._draining = False
         self._last_words: bytearray | None = None  # of a connection that is to be closed
         self._closing: asyncio.TimerHandle | None = None
         self._worker: asyncio.Task[None] | None = None
 
-        transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
         # A transport learns how its protocol is fed when it begins to read, so it begins anew once we are the protocol.
         transport.pause_reading()
         self._loop.call_soon(self._take_over, first_bytes)
@@ -151,28 +145,24 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self.closed = True
         self._door.listener.gone(self)
         self._frames.clear()
-        self._out.clear()
+        self.outlet.close()
         self._leave_all()
         self._send_home()
         if self._closing is not None:
             self._closing.cancel()
-        while self._room_waiters:
-            _wake(self._room_waiters.popleft())
 
     def pause_writing(self) -> None:
-        self._writable = False
         self._pause()
-        self._room_changed()
+        self.outlet.pause()
 
     def resume_writing(self) -> None:
-        self._writable = True
-        self._flush()
+        self.outlet.resume()
 
     # -- the listener's side ----------------------------------------------------------------------------------
 
     def idle(self) -> bool:
         # A subscriber may be quiet for long; one that wants to know whether we are still there sends a Ping.
-        busy = self._frames or self._under_way or self._out
+        busy = self._frames or self._under_way or self.outlet.waiting_bytes
         return not busy and (self._draining or not self.subscriptions)
 
     def stop_reading(self) -> None:
@@ -205,7 +195,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
         if not self.subscriptions:
             keep_alive(self._transport.get_extra_info("socket"))
         self.subscriptions[correlation_id] = subscription
-        if not self.has_room:
+        if not self.outlet.has_room:
             subscription.room_changed(False)
 
     def ended(self, subscription: int, error: BaseException) -> None:
@@ -226,18 +216,6 @@ class BinaryConnection(asyncio.BufferedProtocol):
 
     # -- writing ----------------------------------------------------------------------------------------------
 
-    @property
-    def has_room(self) -> bool:
-        """Whether the client takes what it gets: only then more is fetched, begun or pushed."""
-        return self._writable and self._out_bytes < WRITE_BUFFER_BYTES
-
-    async def room(self) -> None:
-        """Wait until there is room, or nobody to write to."""
-        while not (self.has_room or self.closed):
-            waiter = self._loop.create_future()
-            self._room_waiters.append(waiter)
-            await waiter
-
     def push(self, subscription: int, message: Message) -> None:
         self._send((encode(subscription, message),))
 
@@ -247,38 +225,20 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._send(buffers)
 
     def _send(self, buffers: Sequence[Buffer]) -> None:
-        if self.closed:
-            return
-        self._out += buffers
-        for buffer in buffers:
-            self._out_bytes += len(buffer)
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush_tick)
-        if self._had_room and not self.has_room:
-            self._room_changed()
-        if self._out_bytes > MAX_UNSENT_BYTES:
+        self.outlet.send(buffers)
+        if self.outlet.waiting_bytes > MAX_UNSENT_BYTES:
             _log.warning("line: closing the connection of %s: it does not read what it asked for", self._host)
             self.abort()
 
-    def _flush_tick(self) -> None:
-        self._flushing = False
-        self._flush()
+    def _room_changed(self, has_room: bool) -> None:
+        for subscription in list(self.subscriptions.values()):
+            subscription.room_changed(has_room)
 
-    def _flush(self) -> None:
-        """Write what this tick brought, and go on with what waited for that."""
-        if self.closed:
-            return
+    def _tick_over(self) -> None:
+        """What this tick brought is written: go on with what waited for that."""
         if self._answered_bytes:
             self._door.limits.release(self, self._answered_bytes)
             self._answered_bytes = 0
-        if self._writable and self._out and not self._transport.is_closing():
-            out, self._out, self._out_bytes = self._out, [], 0
-            if len(out) == 1:
-                self._transport.write(out[0])
-            else:
-                self._transport.writelines(out)
-        self._room_changed()
         if not self._reading:
             self.resume_reading()
         self._go_on()
@@ -286,15 +246,6 @@ class BinaryConnection(asyncio.BufferedProtocol):
             self._say_last_words()
         if self.idle():
             self._door.listener.settled()
-
-    def _room_changed(self) -> None:
-        has_room = self.has_room
-        if has_room != self._had_room:
-            self._had_room = has_room
-            for subscription in list(self.subscriptions.values()):
-                subscription.room_changed(has_room)
-        while has_room and self._room_waiters:
-            _wake(self._room_waiters.popleft())
 
     # -- requests ---------------------------------------------------------------------------------------------
 
@@ -306,7 +257,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
         # Of whole requests: one that is still arriving may be larger than all others together.
         held_bytes = limits.held_by(self) - self._unfinished_bytes
         under_way = self._under_way + len(self._frames)
-        return not self.has_room or under_way >= MAX_REQUESTS_UNDER_WAY or held_bytes >= MAX_HELD_BYTES
+        return not self.outlet.has_room or under_way >= MAX_REQUESTS_UNDER_WAY or held_bytes >= MAX_HELD_BYTES
 
     def _pause(self) -> None:
         if self._reading and not self._transport.is_closing():
@@ -314,14 +265,14 @@ class BinaryConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
-        if self._frames and self._worker is None and self.has_room and not self.closed:
+        if self._frames and self._worker is None and self.outlet.has_room and not self.closed:
             self._worker = self._loop.create_task(self._work())
 
     async def _work(self) -> None:
         """Begin one request after another, as long as there are any."""
         frames = self._frames
         try:
-            while frames and self.has_room:
+            while frames and self.outlet.has_room:
                 await self._begin(frames.popleft())
         finally:
             self._worker = None
@@ -391,12 +342,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
             self._send(())
 
     def _say_last_words(self) -> None:
-        if not (self._under_way or self._frames or self._out or self._transport.is_closing()):
+        if not (self._under_way or self._frames or self.outlet.waiting_bytes or self._transport.is_closing()):
             assert self._last_words is not None
             self._transport.write(self._last_words)
             self._transport.close()
-
-
-def _wake(waiter: "asyncio.Future[None]") -> None:
-    if not waiter.done():
-        waiter.set_result(None)

@@ -70,7 +70,7 @@ class Pushing:
         while self._credit <= 0:
             self._more_credit.clear()
             await self._more_credit.wait()
-        await self._connection.room()
+        await self._connection.outlet.room()
         taken = await self._reader.take(min(self._credit, MAX_PUSH_MESSAGES), MAX_PUSH_BYTES, LONG_MS)
         if self._closed:
             return

@@ -60,7 +60,7 @@ async def _answer(call: Call, interest: Interest, want: Want, *, or_empty: bool)
     """Answer with what is there now. One fetch of a connection at a time, and only when its client takes answers."""
     connection = call.connection
     async with connection.turn:
-        await connection.room()
+        await connection.outlet.room()
         for got in await call.broker.fetcher.read(call.principal, interest, want.max_bytes):
             _reply(call, got)
             return True
