@@ -328,6 +328,19 @@ async def test_readers_at_the_end_share_what_is_opened(house: BrokerHouse) -> No
         reader.close()
 
 
+async def test_readers_that_cut_alike_share_the_pieces(house: BrokerHouse) -> None:
+    await house.create("orders")
+    readers = [await house.readers.log(ANONYMOUS, "orders") for _ in range(20)]
+    await house.publish("orders", *numbers(0, 100))
+    for limits in ({"max_messages": 30}, {"max_messages": 30}, {"max_bytes": 400}):
+        taken = [await take(reader, **limits) for reader in readers]
+        assert all(t.messages is taken[0].messages for t in taken)
+        assert 0 < len(taken[0].messages) <= 30
+    assert [await rest(reader) for reader in readers] == [numbers(60 + len(taken[0].messages), 100)] * 20
+    for reader in readers:
+        reader.close()
+
+
 async def test_the_ring_is_bounded_and_who_falls_out_of_it_reads_alone(
     house: BrokerHouse, monkeypatch: pytest.MonkeyPatch
 ) -> None:

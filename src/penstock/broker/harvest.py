@@ -42,21 +42,19 @@ class Harvest:
             if self.parts:
                 self.left_bytes = 0
                 return position  # whole, and so shared with others, the next time
-        stop = start
-        last = min(len(messages), start + self.left_messages)
-        while stop < last:
-            size_bytes = size_bound(messages[stop].record)
-            if size_bytes > self.left_bytes and (stop > start or self.parts):
-                self.left_bytes = 0
-                break
-            self.left_bytes -= size_bytes
-            stop += 1
-        if stop > start:
-            self.left_messages -= stop - start
-            self.parts.append(Messages(messages[start:stop]))
+        if start == len(messages):
+            return opened.end
+        stop, size_bytes = opened.cut(start, self.left_messages, self.left_bytes)
+        if size_bytes > self.left_bytes and self.parts:
+            self.left_bytes = 0
+            return position
+        self.left_messages -= stop - start
+        self.left_bytes -= size_bytes
+        self.parts.append(opened.piece(start, stop))
         if stop == len(messages):
             return opened.end
-        return messages[stop].record.offset if stop > start else position
+        self.left_bytes = min(self.left_bytes, 0)  # what comes next does not fit
+        return messages[stop].record.offset
 
     def _matching(self, opened: Opened, position: int, test: Test) -> int:
         messages = opened.messages

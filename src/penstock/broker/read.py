@@ -22,6 +22,7 @@ from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 
 USUAL_MESSAGE_BYTES = 4 << 10  # who wants few messages does not have a megabyte of them opened
+RELEASED_PAUSE_S = 0.05  # while the server stops nobody waits, but whoever asks again and again is slowed down
 
 __all__ = ["Match", "Messages", "Overflow", "Reader", "Readers", "Start", "Taken"]
 
@@ -245,7 +246,11 @@ class Reader:
     async def _wait(self, deadline: float) -> bool:
         """Until there may be news; False when the time is over."""
         loop = asyncio.get_running_loop()
-        if self._closed or self._readers.released or loop.time() >= deadline:
+        left_s = deadline - loop.time()
+        if self._closed or left_s <= 0:
+            return False
+        if self._readers.released:
+            await asyncio.sleep(min(left_s, RELEASED_PAUSE_S))
             return False
         if self._has_news():
             return True  # came while others were being read

@@ -4,8 +4,8 @@ A tail lives while somebody reads its partition. It keeps the newest stretches o
 bytes; whoever is further behind than the ring reads for itself. One watcher per partition hears of what is new and
 wakes those who wait, first come, first woken, some per turn of the loop: a thousand of them do not hold up the rest.
 
-Each stretch of the ring is one `Messages` list, and every reader that takes all of it gets that same list. So whoever
-formats messages can do it once for all readers, by keeping the result with the list:
+Each stretch of the ring is one `Messages` list, and every reader that takes all of it, or cuts the same piece from it,
+gets the same list. So whoever formats messages can do it once for all readers, by keeping the result with the list:
 
     for part in taken.parts:
         write(part.formed("sse", to_sse))       # to_sse(part) runs for the first reader only
@@ -15,11 +15,11 @@ What is kept so lives exactly as long as the list: while it is in the ring or in
 
 import asyncio
 import logging
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import repeat
+from itertools import accumulate, repeat
 from typing import Protocol, TypeVar
 
 from penstock.log.partition import Partition
@@ -38,6 +38,7 @@ MIN_TAIL_BYTES = 64 << 10
 TAIL_STRETCHES = 256  # readers look through them one by one
 OPENED_MESSAGE_BYTES = 300  # what a message takes in memory besides its bytes
 WAKE_AT_ONCE = 64
+MAX_SHARED_PIECES = 64  # of one stretch: readers with the same limits cut it in the same places
 
 T = TypeVar("T")
 
@@ -66,7 +67,7 @@ class Messages(list[Incoming]):
 class Opened:
     """Opened messages that cover the offsets from `start` to `end`; what is missing in between is not there."""
 
-    __slots__ = ("end", "memory_bytes", "messages", "size_bytes", "start", "unreadable")
+    __slots__ = ("_ends", "_pieces", "end", "memory_bytes", "messages", "size_bytes", "start", "unreadable")
 
     def __init__(self, start: int, end: int, messages: Messages, size_bytes: int, unreadable: int) -> None:
         self.start = start
@@ -75,12 +76,31 @@ class Opened:
         self.size_bytes = size_bytes  # the most that the messages take on a wire
         self.memory_bytes = size_bytes + OPENED_MESSAGE_BYTES * len(messages)
         self.unreadable = unreadable  # offsets of batches that a producer filled with something else
+        self._ends: list[int] | None = None  # per message: the bytes up to its end
+        self._pieces: dict[tuple[int, int], Messages] = {}
 
     def place_of(self, offset: int) -> int:
         """Index of the first message at or after this offset."""
         if offset <= self.start:
             return 0
         return bisect_left(self.messages, offset, key=_offset_of)
+
+    def cut(self, start: int, max_messages: int, max_bytes: int) -> tuple[int, int]:
+        """How far the messages from `start` on fit these limits, and how many bytes that are; at least one does."""
+        if self._ends is None:
+            self._ends = list(accumulate(size_bound(message.record) for message in self.messages))
+        before = self._ends[start - 1] if start else 0
+        last = min(len(self.messages), start + max_messages)
+        stop = max(start + 1, bisect_right(self._ends, before + max_bytes, start, last))
+        return stop, self._ends[stop - 1] - before
+
+    def piece(self, start: int, stop: int) -> Messages:
+        piece = self._pieces.get((start, stop))
+        if piece is None:
+            piece = Messages(self.messages[start:stop])
+            if len(self._pieces) < MAX_SHARED_PIECES:
+                self._pieces[start, stop] = piece
+        return piece
 
 
 def _offset_of(message: Incoming) -> int:
