@@ -384,7 +384,9 @@ async def test_copies_that_were_not_acknowledged_are_not_stored_again(disk: Rout
     await disk.arrives("copies", *expected, b"last")
 
 
-async def test_what_came_while_the_server_was_down_is_copied_after(disk: RouterHouse) -> None:
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+async def test_what_came_while_the_server_was_down_is_copied_after(disk: RouterHouse, guarantee: str) -> None:
+    await disk.topics.create("events", 1, {"delivery.guarantee": guarantee})
     await disk.router("fanout", Binding("copies"))
     await disk.routers.stop()  # nobody copies
     for i in range(3):

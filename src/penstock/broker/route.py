@@ -50,8 +50,8 @@ _KEY = b"router:"
 _FORWARDING = "__to_"
 _MAX_NAME_CHARS = 240
 
-# A copy is held until it is durable, tried without end, and leaves nothing behind.
-_FORWARDING_SETTINGS = QueueSettings(lease_ms=0, max_attempts=0, dead_letter="")
+# A copy is held until it is durable, tried without end, and leaves nothing behind, whatever the topic promises its views.
+_FORWARDING_SETTINGS = QueueSettings(lease_ms=0, max_attempts=0, dead_letter="", guarantee="exactly-once")
 
 T = TypeVar("T")
 
