@@ -464,6 +464,12 @@ class Queue:
         if lost is None and self._take_out(place):
             self._progress.settle(place)
             self._troubles.forget(place)
+        elif lost is None and self._undecided:
+            # What settled it may be on its way still: this answer depends on it, too.
+            if place in self._dying:
+                self._troubles.retell(place)
+            else:
+                self._progress.retell(place)
         return lost
 
     def _lost(self, place: int, number: int) -> LeaseLost | None:

@@ -238,6 +238,13 @@ class Progress:
     def has_news(self) -> bool:
         return bool(self.touched or self._touched_floors)
 
+    def retell(self, place: int) -> None:
+        """Whoever asks for it to be settled must hear of a failure, though it is settled already."""
+        stream = self.streams.get(stream_of(place))
+        if stream is not None and offset_of(place) >= stream.durable_floor:
+            self.touched.add(place >> CHUNK_BITS)
+            self._touched_floors.add(stream.number)
+
     def retell_floor(self, number: int) -> None:
         self._touched_floors.add(number)
 
