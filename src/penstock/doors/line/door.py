@@ -3,6 +3,7 @@
 from penstock.broker.broker import Broker
 from penstock.doors.limits import Limits
 from penstock.doors.line.switch import NewConnection
+from penstock.doors.line.text_fetch import LeftReaders
 from penstock.doors.listener import Listener
 
 
@@ -22,6 +23,7 @@ class LineDoor:
         self.broker = broker
         self.limits = limits
         self.max_request_bytes = max_request_bytes
+        self.left_readers = LeftReaders()
         self.listener = Listener(
             self.name, host, port, limits, lambda: NewConnection(self), max_silence_s=max_silence_s
         )

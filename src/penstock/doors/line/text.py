@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from penstock.doors.line import text_publish, text_settle
 from penstock.doors.line.text_commands import HANDLERS, MAY_WAIT, Quit, Session
+from penstock.doors.line.text_fetch import Fetching
 from penstock.doors.line.text_publish import Publishing, Run, Stored
 from penstock.doors.line.text_settle import Settled, Settlement, Unsettled
 from penstock.doors.line.text_subscriptions import Address, Subscriptions, keep_alive
@@ -33,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 MAX_COMMANDS_UNDER_WAY = 10_000
 MAX_HELD_BYTES = 4 << 20
+TURN_S = 0.005  # then others get theirs
 WRITE_BUFFER_BYTES = 256 << 10
 MAX_UNREAD_BYTES = 64 << 20  # delivered and not taken; what a queue's credit allows may be more than is sane
 LINGER_S = 2.0  # so long we listen to who was told why its connection ends, lest a reset takes that answer away
@@ -77,7 +79,8 @@ class TextConnection(asyncio.Protocol):
         self._publishing = Publishing(door.broker, principal)
         self._unsettled = Unsettled(door.broker, principal)
         self._subscriptions = Subscriptions()
-        self._session = Session(door.broker, principal, self._subscriptions, self._unsettled, self)
+        self._fetching = Fetching(door.broker, principal, door.left_readers)
+        self._session = Session(door.broker, principal, self._subscriptions, self._unsettled, self._fetching, self)
         self._worker = self._loop.create_task(self._work())
         self.data_received(first_bytes)
 
@@ -117,6 +120,7 @@ class TextConnection(asyncio.Protocol):
         self._closed = True
         self._commands.clear()
         self._subscriptions.close()
+        self._fetching.close()
         # What was begun is carried through: cancelling it half-way could leave a fact recorded and not shown.
         if self._waiting is not None:
             self._waiting.cancel()
@@ -198,15 +202,20 @@ class TextConnection(asyncio.Protocol):
 
     async def _work(self) -> None:
         """Begin one command after another. Runs as long as the connection."""
+        turn_ends = 0.0
         try:
             while not self._closed:
                 if self._commands and self._writable:
                     await self._begin()
                     self._flush()
+                    if self._loop.time() < turn_ends:
+                        continue
+                    await asyncio.sleep(0)
                 else:
                     self._end_if_done()
                     self._wake = self._loop.create_future()
                     await self._wake
+                turn_ends = self._loop.time() + TURN_S
         except Exception:
             _log.exception("line: a command from %s failed; closing its connection", self._host)
             self.abort()
@@ -288,7 +297,7 @@ class TextConnection(asyncio.Protocol):
     async def _perform(self, command: Command) -> bytes:
         try:
             performing = HANDLERS[command.name](self._session, command)
-            if command.name not in MAY_WAIT:
+            if command.name not in MAY_WAIT or "wait" not in command.options:
                 return await performing
             self._waiting = self._loop.create_task(performing)
             await asyncio.wait([self._waiting])

@@ -6,21 +6,17 @@ from typing import Any
 
 from penstock.broker.broker import Broker
 from penstock.broker.coordinate import Commit, OffsetCommit, OffsetFact, TopicPartition
-from penstock.broker.read import Start
 from penstock.doors.line import text_words as words
+from penstock.doors.line.text_fetch import Fetching, index_of
 from penstock.doors.line.text_settle import Unsettled
 from penstock.doors.line.text_subscribe import subscribe
 from penstock.doors.line.text_subscriptions import Outlet, Subscriptions, address_of
-from penstock.log.partition import Partition
-from penstock.model.errors import InvalidRequest, OffsetOutOfRange, PenstockError
+from penstock.model.errors import InvalidRequest
 from penstock.security.principal import Principal
 from penstock.wire.line import replies
 from penstock.wire.line.commands import help_lines
 from penstock.wire.line.parser import Command
 
-MAX_FETCH_COUNT = 10_000
-MAX_FETCH_BYTES = 1 << 20
-MAX_WAIT_MS = 60_000
 MAX_PARTITIONS = 1 << 20
 
 
@@ -36,6 +32,7 @@ class Session:
     principal: Principal
     subscriptions: Subscriptions
     unsettled: Unsettled
+    fetching: Fetching
     outlet: Outlet
 
 
@@ -43,46 +40,7 @@ Handler = Callable[[Session, Command], Coroutine[Any, Any, bytes]]
 
 
 async def fetch(session: Session, command: Command) -> bytes:
-    topic, options = command.words[0], command.options
-    wanted = words.position(command.words[1])
-    wait_ms = words.optional_whole(options, "wait", 0, 0, MAX_WAIT_MS)
-    count = words.optional_whole(options, "count", 0, 1, MAX_FETCH_COUNT)
-    with_meta = words.yes(options, "meta")
-    partition_count = session.broker.observer.topic(session.principal, topic).partition_count
-    index = _partition_of(topic, partition_count, wanted)
-    partition = await session.broker.observer.partition(session.principal, topic, index)
-    if not partition.start_offset <= wanted.offset <= partition.durable_end:
-        raise _not_there(topic, wanted.offset, partition)
-    start = Start(offsets={index: wanted.offset})
-    reader = await session.broker.readers.log(session.principal, topic, start, partitions=[index])
-    try:
-        taken = await reader.take(count or 1, MAX_FETCH_BYTES, wait_ms)
-    finally:
-        reader.close()
-    if not taken.messages and not count:
-        raise _not_there(topic, wanted.offset, partition)
-    prefix = f"{index}:" if partition_count > 1 else ""
-    found = []
-    for _, _, record in taken.messages:
-        meta = replies.meta(record.key, record.timestamp_ms, record.headers) if with_meta else b""
-        found.append(replies.message(f"{prefix}{record.offset}".encode(), record.value, meta))
-    if not count:
-        return found[0]
-    following = taken.positions.get(index, wanted.offset)
-    return b"".join(f + b"\r\n" for f in found) + replies.end(f"{prefix}{following}")
-
-
-def _partition_of(topic: str, partition_count: int, wanted: words.Position) -> int:
-    if wanted.partition is not None:
-        return wanted.partition
-    if partition_count > 1:
-        raise InvalidRequest(f"topic {topic} has {partition_count} partitions: say partition:offset, as in 0:50")
-    return 0
-
-
-def _not_there(topic: str, offset: int, partition: Partition) -> PenstockError:
-    start, end = partition.start_offset, partition.durable_end
-    return OffsetOutOfRange(f"topic {topic} has no message {offset} (start={start} end={end})")
+    return await session.fetching.fetch(command)
 
 
 async def unsubscribe(session: Session, command: Command) -> bytes:
@@ -106,7 +64,7 @@ async def commit(session: Session, command: Command) -> bytes:
     group, topic, word = command.words
     wanted = words.position(word)
     partition_count = session.broker.observer.topic(session.principal, topic).partition_count
-    place = TopicPartition(topic, _partition_of(topic, partition_count, wanted))
+    place = TopicPartition(topic, index_of(topic, partition_count, wanted))
     if place.partition >= partition_count:
         raise InvalidRequest(f"topic {topic} has {partition_count} partitions")
     ask = OffsetCommit({place: Commit(wanted.offset)})

@@ -128,13 +128,18 @@ TABLE = (
     Syntax("QUIT", "", "close the connection", 0, 0),
 )
 
-COMMANDS: dict[bytes, Syntax] = {}
-for _syntax in TABLE:  # the two spellings people type are found without further ado
-    COMMANDS[_syntax.name.encode()] = COMMANDS[_syntax.name.lower().encode()] = _syntax
+# The two spellings that people type are found without further ado.
+SPELLINGS = {spelling: syntax for syntax in TABLE for spelling in (syntax.name, syntax.name.lower())}
+# Of commands whose number of words is fixed: name, that number with the name counted, whether a payload follows.
+PLAIN = {
+    spelling: (syntax.name, 1 + syntax.min_words, syntax.has_payload)
+    for spelling, syntax in SPELLINGS.items()
+    if syntax.min_words == syntax.max_words and not syntax.has_rest
+}
 
 
 def find(word: bytes) -> Syntax | None:
-    return COMMANDS.get(word) or COMMANDS.get(word.upper())
+    return SPELLINGS.get(word.decode(errors="replace").upper())
 
 
 def takes_option(syntax: Syntax, name: str) -> bool:
@@ -145,7 +150,7 @@ def takes_option(syntax: Syntax, name: str) -> bool:
 def help_lines(topic: str | None = None) -> list[str]:
     """The whole list, or one command with its options. Raises KeyError."""
     if topic is not None:
-        syntax = COMMANDS[topic.upper().encode(errors="replace")]
+        syntax = SPELLINGS[topic.upper()]
         lines = [f"{syntax.name} {syntax.usage}".rstrip(), f"    {syntax.summary}"]
         if syntax.options:
             width = max(map(len, map(_shown, syntax.options)))

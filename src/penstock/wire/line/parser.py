@@ -10,12 +10,14 @@ next command begins is unknown; nothing after it is looked at.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from penstock.wire.line.commands import Syntax, find, takes_option
+from penstock.wire.line.commands import PLAIN, Syntax, find, takes_option
 from penstock.wire.line.words import split_words
 
 MAX_LINE_BYTES = 64 << 10
 MAX_SIZE_DIGITS = 10
+TOO_MANY_BYTES = 10**MAX_SIZE_DIGITS
 MAX_SHOWN_CHARS = 32  # of what somebody sent, when it is repeated to them
+NOT_PLAIN = ("", -1, False)
 
 _NO_OPTIONS: Mapping[str, bytes] = {}
 
@@ -92,6 +94,23 @@ class Parser:
         """Read the line and what belongs to it; the position after it, or -1 if there is nothing to go on from."""
         line = bytes(data[start : end - 1 if end > start and data[end - 1] == 13 else end])
         payload, after = b"", end + 1
+        if b"=" not in line and b'"' not in line and line.isascii():  # most lines; what follows does the same, slowly
+            words = line.decode().split()
+            name, count, has_payload = PLAIN.get(words[0], NOT_PLAIN) if words else NOT_PLAIN
+            if len(words) == count:
+                size_bytes = 0
+                if has_payload:
+                    size = words[-1]
+                    size_bytes = int(size) if size.isdigit() and len(size) <= MAX_SIZE_DIGITS else TOO_MANY_BYTES
+                if size_bytes <= self._max_payload_bytes:
+                    after += size_bytes
+                    if after > len(data):
+                        self._needed_bytes = after - start
+                        return -1
+                    if size_bytes:
+                        payload = bytes(data[end + 1 : after])
+                    found.append(Command(name, words[1:], _NO_OPTIONS, payload, after - start))
+                    return after
         try:
             parsed = self._parse(line)
         except _Unfit as unfit:
