@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from queue_house import QueueHouse, soon, until, values
 
-from penstock.broker import route
+from penstock.broker import forward, route
 from penstock.broker.route import Binding, Kind, Routers, match_of
 from penstock.delivery.filters import Match
 from penstock.model.errors import (
@@ -21,11 +21,12 @@ from penstock.model.errors import (
     UnknownRouter,
     UnknownView,
 )
-from penstock.model.ids import INTERNAL_PREFIX
+from penstock.model.ids import INTERNAL_PREFIX, StreamId
 from penstock.model.message import Outgoing
 from penstock.model.record import Headers
 from penstock.security.acl import AllowAll, Operation, Resource
 from penstock.security.principal import ANONYMOUS, Principal
+from penstock.storage.engine import Chunk
 from penstock.testing.clock import ManualClock
 
 ROUTERS_LEDGER = f"{INTERNAL_PREFIX}routers"
@@ -394,6 +395,29 @@ async def test_what_came_while_the_server_was_down_is_copied_after(disk: RouterH
     await disk.crash()
     await disk.arrives("copies", b"0", b"1", b"2")
     assert disk.routers.describe(ANONYMOUS, "events").bindings == (Binding("copies"),)
+
+
+async def test_copies_are_tried_again_when_the_disk_says_no(
+    house: RouterHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(forward, "RETRY_FIRST_S", 0.001)
+    monkeypatch.setattr(forward, "RETRY_CEILING_S", 0.001)
+    await house.router("fanout", Binding("copies"))
+    engine = house.topics.engines.disk
+    append, refusals = engine.append, [0]
+
+    def unreliable(stream: StreamId, chunk: Chunk) -> asyncio.Future[None]:
+        if stream.topic == "copies" and refusals[0] % 3 != 2:
+            refusals[0] += 1
+            raise StorageFailed("the disk says no")
+        refusals[0] += stream.topic == "copies"
+        return append(stream, chunk)
+
+    monkeypatch.setattr(engine, "append", unreliable)
+    for i in range(50):
+        await house.say(None, b"%d" % i)
+    await house.arrives("copies", *[b"%d" % i for i in range(50)])
+    assert refusals[0] >= 2
 
 
 async def test_a_binding_whose_fact_is_not_stored_is_undone(house: RouterHouse) -> None:

@@ -50,7 +50,7 @@ _KEY = b"router:"
 _FORWARDING = "__to_"
 _MAX_NAME_CHARS = 240
 
-# A copy is held until it is durable, tried without end, and leaves nothing behind, whatever the topic promises its views.
+# A copy is held until it is durable, tried without end, and leaves nothing behind, whatever its topic promises views.
 _FORWARDING_SETTINGS = QueueSettings(lease_ms=0, max_attempts=0, dead_letter="", guarantee="exactly-once")
 
 T = TypeVar("T")
