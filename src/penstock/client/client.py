@@ -343,6 +343,7 @@ def _record(
     ttl_s: float | None,
     priority: int | None,
 ) -> Record:
-    pairs = header_pairs(headers, delay_s, deliver_at_ms, ttl_s, priority)
+    plain = headers is None and delay_s is None and deliver_at_ms is None and ttl_s is None and priority is None
+    pairs = () if plain else header_pairs(headers, delay_s, deliver_at_ms, ttl_s, priority)
     time_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
     return Record(0, time_ms, key_bytes(key), value_bytes(value), pairs)

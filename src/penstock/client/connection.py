@@ -173,7 +173,9 @@ class Connection(asyncio.BufferedProtocol):
             while (frame := receiver.next_frame()) is not None and self._error is None:
                 self._dispatch(frame)
         except Malformed as error:
-            self.abort(ProtocolBroken(f"{self.address} does not speak Penstock's binary protocol: {error}"))
+            said = f"{self.address} does not speak Penstock's binary protocol: {error}"
+            # Who has welcomed us does speak it: then this is a broken connection like any other.
+            self.abort(ProtocolBroken(said) if self.welcome is None else Disconnected(said))
 
     def _dispatch(self, frame: memoryview) -> None:
         self.frames += 1

@@ -147,8 +147,8 @@ class Batch:
 
 class Lane:
     __slots__ = (
-        "_epoch", "_sequence", "attempts", "compression", "open", "partition", "producer_id", "resting", "topic",
-        "waiting", "waiting_bytes",
+        "_epoch", "_known", "_sequence", "attempts", "compression", "open", "partition", "producer_id", "resting",
+        "topic", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, compression: int) -> None:
@@ -163,6 +163,7 @@ class Lane:
         self.resting = False  # between two such attempts
         self._epoch = 0
         self._sequence = 0
+        self._known = False  # the server has stored something of this producer
 
     @property
     def is_idle(self) -> bool:
@@ -180,7 +181,10 @@ class Lane:
             return False
         if not self.open:
             return True
-        return self.waiting_bytes >= BATCH_BYTES and all(batch.state is State.SENT for batch in self.open)
+        if not self._known:
+            # From a producer it does not know the server takes any number for the first: so nothing may overtake it.
+            return False
+        return self.waiting_bytes >= BATCH_BYTES and all(batch.state is not State.FAILED for batch in self.open)
 
     def take(self) -> Batch:
         """The next batch, as large as a batch may be, of messages that want the same acks."""
@@ -240,6 +244,7 @@ class Lane:
 
     def stored(self, batch: Batch) -> None:
         self.attempts = 0
+        self._known = True
         self.drop(batch)
 
     def drop(self, batch: Batch) -> None:
@@ -275,6 +280,7 @@ class Lane:
         else:
             self.producer_id = producer_id
             self._epoch = 0
+            self._known = False
         self._sequence = 0
         for batch in self.open:
             batch.data = self.encode(batch)

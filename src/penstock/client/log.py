@@ -16,9 +16,9 @@ from penstock.client.connection import Answer, Connection
 from penstock.client.errors import Disconnected
 from penstock.client.message import Message
 from penstock.client.push import CREDIT, PushSubscription
-from penstock.client.session import Session
+from penstock.client.session import Session, pause_s
 from penstock.model.batch import BatchHeader, check_batch, decode_batch
-from penstock.model.errors import OffsetOutOfRange, PenstockError
+from penstock.model.errors import OffsetOutOfRange, PenstockError, StorageFailed, TimedOut
 from penstock.wire.native import messages as wire
 
 PREFETCH_BYTES = 4 << 20
@@ -32,13 +32,14 @@ Start = Literal["earliest", "latest"] | Mapping[int, int] | datetime
 class Track:
     """One partition: how far it was fetched, and how far it was read."""
 
-    __slots__ = ("buffered_bytes", "fetching", "partition", "position")
+    __slots__ = ("attempts", "buffered_bytes", "fetching", "partition", "position")
 
     def __init__(self, partition: int, position: int) -> None:
         self.partition = partition
         self.position = position  # of the next fetch
         self.buffered_bytes = 0
         self.fetching = False
+        self.attempts = 0  # in a row that failed and may work later
 
 
 class LogSubscription(PushSubscription):
@@ -138,9 +139,14 @@ class LogSubscription(PushSubscription):
         if isinstance(answer, OffsetOutOfRange):
             self._find_again(connection, track, answer)
             return
+        if isinstance(answer, (StorageFailed, TimedOut)):  # it may work later
+            track.attempts += 1
+            self._loop.call_later(pause_s(track.attempts), self._fetch, track)
+            return
         if isinstance(answer, PenstockError):
             self._stop(answer)
             return
+        track.attempts = 0
         try:
             self._keep(track, answer.batches)
         except PenstockError as error:

@@ -34,6 +34,7 @@ SLICE_MESSAGES = 1_000  # of a long publish_many, between which others get their
 COMPRESSIONS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"none": 0, "leader": 1, "all": -1}
 ANY_PARTITION = -1
+MAX_IDLE_TOPICS = 10_000  # more than these are forgotten when nothing is on its way to them
 
 
 class Outbox:
@@ -123,7 +124,10 @@ class Publisher:
 
     async def publish(self, topic: str, record: Record, wanted: int, acks: int) -> Placed:
         size_bytes = record_bytes(record)
-        await self._reserve(size_bytes)
+        if self._room or self.buffered_bytes + size_bytes > self._max_buffered_bytes:
+            await self._reserve(size_bytes)
+        else:
+            self.buffered_bytes += size_bytes
         return await self._put_one(topic, record, size_bytes, wanted, acks)
 
     def publish_nowait(self, topic: str, record: Record, wanted: int, acks: int) -> "asyncio.Future[Placed]":
@@ -177,8 +181,15 @@ class Publisher:
             raise ClientClosed("this client is closed")
         outbox = self._outboxes.get(topic)
         if outbox is None:
+            if len(self._outboxes) >= MAX_IDLE_TOPICS:
+                self._forget_idle()
             outbox = self._outboxes[topic] = Outbox(topic, self._compression)
-        if outbox.partitions:
+        if outbox.partitions == 1 and not wanted:
+            lane = outbox.lane(0)
+            lane.waiting.append(run)
+            lane.waiting_bytes += run.size_bytes
+            self._busy[lane] = None
+        elif outbox.partitions:
             self._sort(outbox, run, wanted)
         else:
             outbox.unsorted.append((run, wanted))
@@ -186,6 +197,16 @@ class Publisher:
             self._schedule_flush()
         if self._expiry is None:
             self._expiry = self._loop.call_later(self._timeout_s, self._expire)
+
+    def _forget_idle(self) -> None:
+        """With a topic go the numbers it has used, so whoever comes after needs a producer id without a past."""
+        self._outboxes = {
+            name: outbox
+            for name, outbox in self._outboxes.items()
+            if outbox.unsorted or outbox.asking or not all(lane.is_idle for lane in outbox.lanes.values())
+        }
+        if self._idempotent:
+            self._producer_id = None
 
     def _sort(self, outbox: Outbox, run: Run, wanted: list[int]) -> None:
         try:
@@ -264,7 +285,7 @@ class Publisher:
         frame: list[Batch] = []
         frame_bytes = 0
         for lane in self._busy:
-            if lane.producer_id < 0:
+            if lane.producer_id < 0:  # its own from now on
                 lane.producer_id = self._producer_id
             while connection.can_write and lane.wants_to_send():
                 batch = lane.take()
