@@ -29,13 +29,18 @@ class Floors:
     def tell(self) -> None:
         """The time has come."""
         moved, self._moved = self._moved, set()
+        partitions: dict[tuple[str, int], ViewStream] = {}  # many views may have moved in the same one
         for view in moved:
             if view.gone is None:
                 for number, stream in view.streams.items():
                     floor = view.machine.floor(number)
                     if stream.topic.settings.settled and view.floors.get(number) != floor:
                         view.floors[number] = floor
-                        self._tell_partition(stream)
+                        partitions[stream.topic.name, stream.index] = stream
+        for stream in partitions.values():
+            partition = stream.partition
+            if partition is not None and not partition.closed:
+                partition.note_settled(self.floor_of(stream.topic.name, stream.index))
 
     def tell_topic(self, topic: Topic) -> None:
         """Its views are others than before, or a partition of it was opened."""
@@ -43,11 +48,6 @@ class Floors:
             for index, partition in enumerate(topic.partitions):
                 if partition is not None and not partition.closed:
                     partition.note_settled(self.floor_of(topic.name, index))
-
-    def _tell_partition(self, stream: ViewStream) -> None:
-        partition = stream.partition
-        if partition is not None and not partition.closed:
-            partition.note_settled(self.floor_of(stream.topic.name, stream.index))
 
     def floor_of(self, topic: str, index: int) -> int | None:
         """The lowest floor of all views that read this partition; None when there is none."""
