@@ -1,4 +1,4 @@
-"""Random lives of a queue view, with crashes between any two steps: each message is acknowledged or dead, once."""
+"""Random lives of a queue view, with crashes between any two steps: each message is acknowledged or dead, and comes no more."""
 
 import random
 
@@ -76,15 +76,17 @@ class Life:
             self.acked.update(d.record.value or b"" for d in leased)
         await until(lambda: self.house.counts().processing == 0)
         dead = await self.house.values_of(DEAD) if DEAD in self.house.topics.by_name else []
+        # A late ack of what died meanwhile is fine, so what is acknowledged may be dead; but it died once.
         assert len(dead) == len(set(dead))
-        assert not self.acked & set(dead)
         assert self.acked | set(dead) == self.published
         assert self.house.counts().processed == len(self.published)
 
 
 @pytest.mark.parametrize("settings", range(len(SETTINGS)))
 @pytest.mark.parametrize("seed", range(4))
-async def test_each_message_is_acknowledged_or_dead_once(disk_queues: QueueHouse, seed: int, settings: int) -> None:
+async def test_each_message_is_acknowledged_or_dead_and_comes_no_more(
+    disk_queues: QueueHouse, seed: int, settings: int
+) -> None:
     await disk_queues.create(partitions=2, **SETTINGS[settings])
     life = Life(disk_queues, seed)
     await life.live(60)
