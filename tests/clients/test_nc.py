@@ -2,10 +2,14 @@
 
 import subprocess
 
+import pytest
 from netcat import PATIENCE_S, Netcat, pipe
 from story import eventually
 
 from penstock.testing.server import Server
+from servers import AGAINST_KAFKA
+
+pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Kafka has no such door")
 
 
 def test_the_dialogue_of_go_broker_byte_for_byte(server: Server, topic: str) -> None:

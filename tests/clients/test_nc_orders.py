@@ -6,9 +6,13 @@ back on the same data; the worker leaves in the middle of its work. In the end e
 
 import re
 
+import pytest
 from netcat import Netcat, pipe
 
 from penstock.testing.server import Server
+from servers import AGAINST_KAFKA
+
+pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Kafka has no such door")
 
 ORDERS = 60
 SUBSCRIBE = "SUBSCRIBE orders/queue/email ordered_by_key=yes credit=5 meta=yes\r\n"

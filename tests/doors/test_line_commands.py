@@ -8,6 +8,7 @@ import pytest
 from line_house import line_server
 from line_talk import Message, Talk
 
+from penstock.doors.line import text_fetch
 from penstock.doors.line.door import LineDoor
 from penstock.doors.line.text_commands import HANDLERS
 from penstock.doors.line.text_publish import NAMES
@@ -186,6 +187,35 @@ async def test_a_deleted_topic_is_made_anew_by_the_next_publish(talk: Talk) -> N
     assert await talk.ask("DELETE orders") == "OK"
     assert await talk.publish("orders", b"y") == "OK 0"
     assert (await talk.fetch("orders 0")).payload == b"y"
+
+
+async def test_fetching_goes_on_where_it_stopped_and_everywhere_else(door: LineDoor, talk: Talk) -> None:
+    await talk.publish("orders", b"a")
+    talk.send(b"".join(b"PUB orders 3\r\n%03d" % n for n in range(1, 500)))
+    await talk.lines(499)
+    for offset in (*range(1, 20), 300, 300, 5, *range(490, 500)):
+        assert await talk.fetch(f"orders {offset}") == Message(str(offset), b"%03d" % offset)
+    await talk.ask("DELETE orders")
+    talk.send(b"".join(b"PUB orders 3\r\nnew" for _ in range(501)))
+    await talk.lines(501)
+    assert await talk.fetch("orders 500") == Message("500", b"new")  # of another topic than the reader left there
+
+
+async def test_readers_that_fetches_leave_are_bounded(door: LineDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_fetch, "MAX_LEFT", 2)
+    talks = [await Talk.open(door.listener.port) for _ in range(4)]
+    await talks[0].publish("orders", b"a")
+    await talks[0].publish("orders", b"b")
+    for offset in (0, 1):
+        for talk in talks:
+            assert await talk.fetch(f"orders {offset}") == Message(str(offset), b"ab"[offset : offset + 1])
+    assert len(door.left_readers) == 2
+    for talk in talks:
+        await talk.close()
+    async with asyncio.timeout(10):
+        while len(door.left_readers):
+            door.listener._changed.clear()
+            await door.listener._changed.wait()
 
 
 # -- groups, topics, and the rest -----------------------------------------------------------------------------

@@ -200,3 +200,15 @@ async def test_a_subscriber_that_left_is_forgotten(door: LineDoor, talk: Talk) -
             await door.listener._changed.wait()
     await asyncio.sleep(0)
     assert not door.broker.readers.waiting
+
+
+async def test_a_subscriber_that_left_while_it_subscribed_is_forgotten_too(door: LineDoor, talk: Talk) -> None:
+    for number in range(30):
+        hasty = await Talk.open(door.listener.port)
+        hasty.send(f"SUBSCRIBE new-{number}/pubsub\r\nSUBSCRIBE new-{number}/log\r\n")
+        await hasty.writer.drain()
+        hasty.writer.transport.abort()
+    while door.limits.connections > 1 or door.broker.readers.waiting:
+        assert await talk.ask("PING") == "PONG"
+    pumps = [task for task in asyncio.all_tasks() if "ReaderSubscription" in repr(task.get_coro())]
+    assert pumps == []

@@ -49,9 +49,11 @@ class ReaderSubscription:
         self._outlet = outlet
         self._with_meta = with_meta
         self._pump: asyncio.Task[None] | None = None
+        self._closed = False
 
     def start(self) -> None:
-        self._pump = asyncio.get_running_loop().create_task(self._run())
+        if not self._closed:
+            self._pump = asyncio.get_running_loop().create_task(self._run())
 
     async def _run(self) -> None:
         try:
@@ -71,6 +73,7 @@ class ReaderSubscription:
             self._outlet.broken(error)
 
     def close(self) -> None:
+        self._closed = True
         self._reader.close()
         if self._pump is not None:
             self._pump.cancel()
@@ -132,6 +135,7 @@ class QueueSubscription:
         if self.consumer is not None:
             self.consumer.close()
             self.consumer = None
+        self._early = []
         if self._repaying is not None:
             self._repaying.cancel()
         self._unsettled.forget_view(self.address.topic, self.address.view)
