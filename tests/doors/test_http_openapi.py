@@ -39,6 +39,8 @@ def test_the_page_needs_nothing_from_elsewhere(http: httpx.Client) -> None:
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert not re.search(r"(src|href)=['\"]?(https?:)?//", page.text)
     assert "<script" not in page.text
+    links, places = re.findall(r"href=#([\w-]+)", page.text), re.findall(r"\bid=([\w-]+)", page.text)
+    assert set(links) <= set(places)
 
 
 def test_the_root_names_what_there_is(http: httpx.Client) -> None:

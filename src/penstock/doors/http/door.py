@@ -13,6 +13,7 @@ from penstock.doors.http import (
     health,
     mbroker,
     openapi,
+    page,
     publish,
     queues,
     routers,
@@ -25,7 +26,7 @@ from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 
 # Importing these modules is what registers their routes.
-ROUTE_MODULES = (health, openapi, topics, publish, fetch, events, sockets, groups, queues, routers, mbroker)
+ROUTE_MODULES = (health, openapi, page, topics, publish, fetch, events, sockets, groups, queues, routers, mbroker)
 
 
 class HttpDoor:

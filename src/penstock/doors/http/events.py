@@ -56,6 +56,7 @@ class StreamQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     READING,
     "Server-sent events",
     query=StreamQuery,
+    carried=(("Last-Event-ID", "header", "the id of the last event that was seen: go on after it"),),
     reply=RecordOut,
     stream=True,
     reads=True,

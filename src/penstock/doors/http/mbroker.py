@@ -31,6 +31,8 @@ MAX_UNCOMMITTED = 100_000  # then a subscriber gets nothing more until it commit
 WINDOW = 1_000  # messages on their way to a client
 FORMER_LEASE = 1  # a commit of what came by an earlier stream: good as long as nobody else holds the message
 
+CARRIED = ((COOKIE, "cookie", "who subscribed; subscribing sets it"),)
+
 SUBSCRIBER = QueueSettings(
     lease_ms=0, max_attempts=0, dead_letter="", max_in_flight=MAX_UNCOMMITTED, expires_ms=EXPIRES_MS
 )
@@ -139,7 +141,15 @@ async def publish(call: Call) -> Reply:
     return Reply(b'{"message_id":"%d-%d"}' % placed)
 
 
-@route("GET", "/topics/{topic}/subscribe", MBROKER, "Subscribe: server-sent events", reply=Event, stream=True)
+@route(
+    "GET",
+    "/topics/{topic}/subscribe",
+    MBROKER,
+    "Subscribe: server-sent events",
+    carried=CARRIED,
+    reply=Event,
+    stream=True,
+)
 async def subscribe(call: Call) -> Reply | None:
     """Sets the cookie `subscriber_id`. Presented again, everything not committed comes again."""
     topic = call["topic"]
@@ -182,7 +192,7 @@ def _event(delivery: Delivery) -> bytes:
     return b"id: %b\ndata: %b\n\n" % (message_id.encode(), encode(event))
 
 
-@route("POST", "/topics/{topic}/commit", MBROKER, "Commit a message", body=Commit, reply=MessageId)
+@route("POST", "/topics/{topic}/commit", MBROKER, "Commit a message", carried=CARRIED, body=Commit, reply=MessageId)
 async def commit(call: Call) -> Reply:
     """Answered when it is durable: the message does not come again."""
     topic, view = call["topic"], _view(call)
@@ -216,7 +226,7 @@ async def _check_there(call: Call, topic: str, message_id: str, partition: int, 
         raise InvalidRequest(f"there is no message {message_id} in topic {topic!r}")
 
 
-@route("POST", "/topics/{topic}/unsubscribe", MBROKER, "Unsubscribe", reply=SubscriberId)
+@route("POST", "/topics/{topic}/unsubscribe", MBROKER, "Unsubscribe", carried=CARRIED, reply=SubscriberId)
 async def unsubscribe(call: Call) -> Reply:
     """The subscriber is forgotten, with what it has not committed."""
     view = _view(call)

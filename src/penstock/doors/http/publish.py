@@ -33,6 +33,7 @@ LINES = "application/x-ndjson"
 
 Sequence63 = Annotated[int, Meta(ge=0, le=(1 << 62) - 1)]
 MAX_NAME_CHARS = 1024
+IDEMPOTENCY_KEY = ("Idempotency-Key", "header", "a repeat under the same key stores nothing")
 
 
 class PublishQuery(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -100,6 +101,7 @@ class Published(msgspec.Struct):
     PUBLISHING,
     "Publish records",
     query=PublishQuery,
+    carried=(IDEMPOTENCY_KEY,),
     body=Publication,
     other_bodies=(LINES, BYTES, BATCH),
     reply=Published,
@@ -126,7 +128,7 @@ async def publish(call: Call) -> Reply:
     return await send(call, call["topic"], messages, acks, producer, sequence)
 
 
-@route("POST", "/v1/produce", PUBLISHING, "Produce", body=Production, reply=Published)
+@route("POST", "/v1/produce", PUBLISHING, "Produce", carried=(IDEMPOTENCY_KEY,), body=Production, reply=Published)
 async def produce(call: Call) -> Reply:
     """As publishing to a topic, with the topic in the body."""
     body = call.json(Production)

@@ -25,6 +25,7 @@ class Route(NamedTuple):
     summary: str
     detail: str = ""
     query: Any = None  # a Struct: the query parameters
+    carried: tuple[tuple[str, str, str], ...] = ()  # (name, header or cookie, what it is for)
     body: Any = None  # a type: the JSON body
     optional_body: bool = False
     other_bodies: tuple[str, ...] = ()  # content types besides JSON
