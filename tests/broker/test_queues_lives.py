@@ -1,4 +1,4 @@
-"""Random lives of a queue view, with crashes between any two steps: each message is acknowledged or dead, and comes no more."""
+"""Random lives of a queue view, with crashes between any two steps: nothing is lost, nothing comes after its ack."""
 
 import random
 
@@ -84,7 +84,7 @@ class Life:
 
 @pytest.mark.parametrize("settings", range(len(SETTINGS)))
 @pytest.mark.parametrize("seed", range(4))
-async def test_each_message_is_acknowledged_or_dead_and_comes_no_more(
+async def test_nothing_is_lost_and_nothing_comes_after_its_ack(
     disk_queues: QueueHouse, seed: int, settings: int
 ) -> None:
     await disk_queues.create(partitions=2, **SETTINGS[settings])

@@ -115,7 +115,8 @@ class Queues:
             raise InvalidViewName(f"names that begin with {OWN_PREFIX!r} are the broker's own")
         known = self._registry.by_address.get(address)
         if known is not None and or_existing:
-            self._check(principal, Operation.DESCRIBE, topic, name)
+            if not self._authorizer.allows(principal, Operation.READ, Resource.QUEUE, address):
+                self._check(principal, Operation.DESCRIBE, topic, name)
             return known.info()
         self._check(principal, Operation.CREATE, topic, name)
         self._authorizer.check(principal, Operation.READ, Resource.TOPIC, topic)

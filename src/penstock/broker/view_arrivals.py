@@ -34,20 +34,23 @@ class Sieve:
         self._ordered = settings.ordered_by_key
         self._plain = test is None and not (settings.delay_ms or settings.ttl_ms or settings.ordered_by_key)
 
-    def arrivals(self, records: Sequence[Record]) -> list[Arrival]:
-        """What of these is for the view, in order."""
+    def sift(self, records: Sequence[Record], wall_ms: int) -> tuple[list[Arrival], Sequence[Record]]:
+        """What of these is for the view, in order; and those of them that are due, which will be asked for soon."""
         if self._plain and not any(map(_headers, records)):
-            return [Arrival(record.offset, record.timestamp_ms) for record in records]
-        test = self._test
-        arrivals = []
+            return [Arrival(record.offset, record.timestamp_ms) for record in records], records
+        arrivals, due = [], []
         for record in records:
-            if test is None or test(record):
-                arrival = self._arrival(record)
-                if arrival is not None:
-                    arrivals.append(arrival)
-        return arrivals
+            arrival = self.arrival(record)
+            if arrival is not None:
+                arrivals.append(arrival)
+                if arrival.due_ms <= wall_ms:
+                    due.append(record)
+        return arrivals, due
 
-    def _arrival(self, record: Record) -> Arrival | None:
+    def arrival(self, record: Record) -> Arrival | None:
+        """None when it is not for this view."""
+        if self._test is not None and not self._test(record):
+            return None
         timestamp_ms = record.timestamp_ms
         if self._own:
             only_for_others = any(name == ONLY_FOR for name, _ in record.headers)

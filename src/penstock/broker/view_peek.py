@@ -32,7 +32,7 @@ async def peek(topics: Topics, view: View, limit: int) -> list[Delivery]:
 
 def _is_shown(view: View, place: int, found: dict[int, Record]) -> bool:
     stream = view.streams.get(place >> OFFSET_BITS)
-    return stream is not None and place in found and bool(stream.sieve.arrivals([found[place]]))
+    return stream is not None and place in found and stream.sieve.arrival(found[place]) is not None
 
 
 def _delivery(view: View, place: int, record: Record) -> Delivery:

@@ -7,6 +7,7 @@ view costs nothing, whatever is published beside it.
 
 import asyncio
 import logging
+from collections.abc import Sequence
 
 from penstock.broker.view import Home, View, ViewStream
 from penstock.delivery.places import OFFSET_BITS
@@ -106,17 +107,15 @@ class Pump:
             return  # trimmed meanwhile: the next look finds the new start
         if view.gone is not None or stream.number not in view.streams:
             return
-        arrivals = stream.sieve.arrivals(records)
-        if len(arrivals) != len(records):
-            taken = {arrival.offset for arrival in arrivals}
-            records = [record for record in records if record.offset in taken]
+        now = home.now
+        arrivals, due = stream.sieve.sift(records, now.wall_ms)
         if offset < stream.known_end:
-            records = self._waiting(stream, records)
-        view.shelf.keep(stream.number, records)
-        home.perform(view, view.machine.arrived(home.now, stream.number, arrivals, next_offset))
+            due = self._waiting(stream, due)
+        view.shelf.keep(stream.number, due)
+        home.perform(view, view.machine.arrived(now, stream.number, arrivals, next_offset))
         self._failing = False
 
-    def _waiting(self, stream: ViewStream, records: list[Record]) -> list[Record]:
+    def _waiting(self, stream: ViewStream, records: Sequence[Record]) -> list[Record]:
         """Those that may be handed out: of what was seen before, some are settled or leased already."""
         status_of, high = self._view.machine.status_of, stream.number << OFFSET_BITS
         return [record for record in records if status_of(high | record.offset) is Status.PENDING]
