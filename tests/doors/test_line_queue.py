@@ -59,6 +59,17 @@ async def test_a_message_is_handed_out_and_settled_by_its_id(door: LineDoor, tal
     )
 
 
+async def test_a_queue_is_counted(talk: Consumer) -> None:
+    await publish(talk, "orders", 3)
+    assert await talk.ask("SUBSCRIBE orders/queue credit=1") == "OK orders/queue"
+    await talk.message()
+    assert await talk.ask("STATUS orders/queue") == (
+        "OK pending=2 processing=1 processed=0 delayed=0 dead=0 consumers=1"
+    )
+    assert (await talk.ask("STATUS orders/queue/other")).startswith("ERR unknown-view ")
+    assert (await talk.ask("STATUS orders/log")).startswith("ERR invalid-request only queues are counted")
+
+
 async def test_credit_bounds_what_is_unsettled(talk: Consumer) -> None:
     await publish(talk, "orders", 4)
     assert await talk.ask("SUBSCRIBE orders/queue credit=2") == "OK orders/queue"

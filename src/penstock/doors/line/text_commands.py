@@ -18,6 +18,7 @@ from penstock.wire.line.commands import help_lines
 from penstock.wire.line.parser import Command
 
 MAX_PARTITIONS = 1 << 20
+COUNTED = ("pending", "processing", "processed", "delayed", "dead", "consumers")
 
 
 class Quit(Exception):
@@ -58,6 +59,14 @@ async def start_subscription(session: Session, command: Command) -> bytes:
     session.outlet.write(replies.ok(str(subscription.address)))
     subscription.start()
     return b""
+
+
+async def status(session: Session, command: Command) -> bytes:
+    address = address_of(command.words[0])
+    if address.kind != "queue":
+        raise InvalidRequest(f"only queues are counted: say {address.topic}/queue or {address.topic}/queue/<view>")
+    counts = session.broker.queues.describe(session.principal, address.topic, address.view).counts
+    return replies.ok(" ".join(f"{name}={getattr(counts, name)}" for name in COUNTED))
 
 
 async def commit(session: Session, command: Command) -> bytes:
@@ -131,6 +140,7 @@ HANDLERS: dict[str, Handler] = {
     "FETCH": fetch,
     "SUBSCRIBE": start_subscription,
     "UNSUBSCRIBE": unsubscribe,
+    "STATUS": status,
     "COMMIT": commit,
     "COMMITTED": committed,
     "CREATE": create,

@@ -109,6 +109,7 @@ TABLE = (
     Syntax("REJECT", "<message id>", "it failed for good; to the dead letters", 1, 1),
     Syntax("RELEASE", "<message id>", "not tried; back to its place in the queue", 1, 1),
     Syntax("EXTEND", "<message id> [lease in ms]", "still working on it; the lease begins anew", 1, 2),
+    Syntax("STATUS", "<topic>/queue[/<view>]", "count a queue's messages", 1, 1),
     Syntax("COMMIT", "<group> <topic> <offset>", "the group goes on from this offset next time", 3, 3),
     Syntax("COMMITTED", "<group> <topic>", "where the group goes on", 2, 2),
     Syntax(
