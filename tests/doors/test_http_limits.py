@@ -221,6 +221,31 @@ async def test_a_body_that_is_too_large_is_refused_and_gives_its_memory_back(doo
     await works(door)
 
 
+@pytest.mark.parametrize("endless", [b"a: b\r\n", b"x", b"a: " + b"x" * 1_000])
+async def test_an_endless_trailer_is_refused(door: HttpDoor, endless: bytes) -> None:
+    bare = await Bare.open(door)
+    bare.say(b"POST /v1/topics/t/records HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nt: ")
+    await bare.writer.drain()
+    await _until(lambda: bool(door.listener.connections))
+    for _ in range(100):
+        bare.say(endless * (10_000 // len(endless)))
+        await asyncio.sleep(0)
+    assert await bare.problem() == (431, "HeadTooLarge")
+    assert await bare.closed()
+    await works(door)
+
+
+async def test_a_body_in_chunks_of_a_byte_with_a_trailer_is_taken(door: HttpDoor) -> None:
+    bare = await Bare.open(door)
+    bare.say(b"POST /v1/topics/t/records HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n")
+    for byte in b'{"value": "%b"}' % (b"x" * 20_000):
+        bare.say(b"1\r\n%c\r\n" % byte)
+    bare.say(b"0\r\nchecksum: none\r\n\r\n", GET)
+    assert (await bare.answer())[0] == 200
+    assert await bare.answer() == (200, {"status": "alive"})
+    bare.writer.close()
+
+
 async def test_an_answer_that_nobody_takes_is_given_up(door: HttpDoor) -> None:
     door.house.stalls.allowed_s = 0.3
     filler = await Bare.open(door)

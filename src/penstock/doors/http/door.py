@@ -21,7 +21,8 @@ from penstock.doors.http import (
     topics,
 )
 from penstock.doors.http.application import Application
-from penstock.doors.http.server import House, HttpConnection
+from penstock.doors.http.house import House
+from penstock.doors.http.server import HttpConnection
 from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 

@@ -11,109 +11,25 @@ when its client goes or the server drains; who changes something is carried thro
 """
 
 import asyncio
-import http
-import time
 from collections import deque
-from dataclasses import dataclass, field
-from email.utils import formatdate
-from typing import Any
 from urllib.parse import unquote
 
 import httptools
-import msgspec
-from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.doors.http.call import Reply
-from penstock.doors.http.deadlines import Deadlines
-from penstock.doors.http.errors import (
-    PROBLEM,
-    BodyTooLarge,
-    HeadTooLarge,
-    HttpError,
-    MalformedRequest,
-    RequestTimedOut,
-    problem_of,
-)
-from penstock.doors.http.mbroker import Subscribers
+from penstock.doors.http.cycle import Cycle, farewell
+from penstock.doors.http.errors import BodyTooLarge, HeadTooLarge, HttpError, MalformedRequest, RequestTimedOut
+from penstock.doors.http.house import BODY_TIMEOUT_S, HEAD_TIMEOUT_S, House
 from penstock.doors.http.socket_server import SocketConnection
-from penstock.doors.http.streams import Streams
-from penstock.doors.limits import Limits
-from penstock.doors.listener import Listener
 from penstock.security.principal import ANONYMOUS, Principal
 
 MAX_HEAD_BYTES = 64 << 10
-HEAD_TIMEOUT_S = 10.0
-BODY_TIMEOUT_S = 60.0
-STALL_TIMEOUT_S = 60.0
+MAX_FRAMING = 8  # bytes on the wire for one of a body: chunks of a single byte take six
 WRITE_BUFFER_BYTES = 256 << 10
 MAX_PIPELINED = 64  # requests that arrived and wait for their turn; beyond it nothing is read
 LINGER_S = 1.0  # a client that still sends when it is refused would get a reset instead of the answer
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@dataclass(slots=True, eq=False)
-class House:
-    """What all connections of one door share."""
-
-    config: Config
-    listener: Listener
-    limits: Limits
-    max_body_bytes: int
-    state: ServerState = field(default_factory=ServerState)
-    streams: Streams = field(default_factory=Streams)
-    subscribers: Subscribers = field(default_factory=Subscribers)
-    draining: bool = False
-    heads: "Deadlines[HttpConnection]" = field(init=False)
-    bodies: "Deadlines[HttpConnection]" = field(init=False)
-    stalls: "Deadlines[Any]" = field(init=False)
-    _second: int = 0
-
-    def __post_init__(self) -> None:
-        self.heads = Deadlines(HEAD_TIMEOUT_S, HttpConnection.head_overdue)
-        self.bodies = Deadlines(BODY_TIMEOUT_S, HttpConnection.body_overdue)
-        self.stalls = Deadlines(STALL_TIMEOUT_S, lambda connection: connection.abort())
-
-    def default_headers(self) -> list[tuple[bytes, bytes]]:
-        now_s = int(time.time())
-        if now_s != self._second:
-            self._second = now_s
-            self.state.default_headers = [(b"date", formatdate(now_s, usegmt=True).encode())]
-        return self.state.default_headers
-
-    def stop(self) -> None:
-        for timed in (self.heads, self.bodies, self.stalls, self.streams):
-            timed.stop()
-
-
-class Cycle(RequestResponseCycle):
-    """One request until it is answered."""
-
-    held_bytes = 0
-    reader = False  # changes nothing, may be cancelled
-    task: "asyncio.Task[None] | None" = None
-
-    def respond(self, reply: Reply) -> None:
-        """The whole answer in one write: head and body apart would cost a system call each."""
-        if self.disconnected or self.response_started:
-            return
-        self.response_started = self.response_complete = True
-        lines = [STATUS_LINE[reply.status]]
-        lines += [b"%b: %b\r\n" % header for header in self.default_headers]
-        if reply.content_type:
-            lines.append(b"content-type: %b\r\n" % reply.content_type.encode())
-        if reply.status != http.HTTPStatus.NO_CONTENT:
-            lines.append(b"content-length: %d\r\n" % len(reply.body))
-        lines += [b"%b: %b\r\n" % header for header in reply.headers]
-        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
-        if self.scope["method"] != "HEAD":
-            lines.append(reply.body)
-        self.transport.write(b"".join(lines))
-        if not self.keep_alive:
-            self.transport.close()
-        self.on_response()
 
 
 class HttpConnection(HttpToolsProtocol):
@@ -128,10 +44,11 @@ class HttpConnection(HttpToolsProtocol):
         self._in_head = True
         self._head_bytes = 0
         self._chunk_bytes = 0
+        self._field_bytes = 0
         self._body_bytes = 0
+        self._framed_bytes = 0
         self._length: int | None = None
         self._refusal: HttpError | None = None
-        self._deaf = False  # what still comes is not understood
         self._draining = False
 
     # -- the transport's side ---------------------------------------------------------------------------------
@@ -163,6 +80,7 @@ class HttpConnection(HttpToolsProtocol):
         if self._refusal is not None or self._draining:
             return
         self._chunk_bytes = len(data)
+        arriving = self._arriving
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -184,6 +102,10 @@ class HttpConnection(HttpToolsProtocol):
         elif self._arriving is not None:
             self.house.bodies.begin(self)
             self._breathe()
+            if self._arriving is arriving:
+                self._framed_bytes += len(data)
+                if self._framed_bytes > MAX_FRAMING * self._body_bytes + MAX_HEAD_BYTES:
+                    self._refuse_large_head()  # an endless trailer, or frames of nothing
 
     def pause_writing(self) -> None:
         self.house.stalls.begin(self)
@@ -198,12 +120,16 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._in_head = True
+        self._field_bytes = 0
         self._body_bytes = 0
+        self._framed_bytes = 0
         self._length = None
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._in_head:
+            return  # a trailer, which nobody reads
         super().on_header(name, value)
-        self._head_bytes += len(name) + len(value)
+        self._field_bytes += len(name) + len(value)
         if len(name) == 14 and name.lower() == b"content-length":
             self._length = int(value)
 
@@ -236,7 +162,7 @@ class HttpConnection(HttpToolsProtocol):
             keep_alive=version != "1.0" and parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )
-        if self._head_bytes + len(self.url) > MAX_HEAD_BYTES:
+        if self._field_bytes + len(self.url) > MAX_HEAD_BYTES:
             self._refuse_large_head()
         elif self._length is not None and self._length > house.max_body_bytes:
             self._refuse_large_body()
@@ -356,7 +282,6 @@ class HttpConnection(HttpToolsProtocol):
         if self._refusal is not None:
             return
         self._refusal = error
-        self._deaf = True
         self._arriving = None
         house = self.house
         house.heads.end(self)
@@ -365,17 +290,8 @@ class HttpConnection(HttpToolsProtocol):
             self._write_refusal(error)
 
     def _write_refusal(self, error: HttpError) -> None:
-        body = msgspec.json.encode(problem_of(error))
-        phrase = http.HTTPStatus(error.status).phrase
-        head = (
-            f"HTTP/1.1 {error.status} {phrase}\r\ncontent-type: {PROBLEM}\r\n"
-            f"content-length: {len(body)}\r\nconnection: close\r\n\r\n"
-        )
-        self.transport.write(head.encode() + body)
-        self._close_gently()
-
-    def _close_gently(self) -> None:
-        """Say that nothing more comes, and give the client a moment to read that before its bytes are refused."""
+        """And give the client a moment to read it before what it still sends is refused."""
+        self.transport.write(farewell(error))
         if self.transport.can_write_eof():
             self.transport.write_eof()
         self.house.stalls.begin(self)

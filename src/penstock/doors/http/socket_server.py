@@ -8,7 +8,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from penstock.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
-    from penstock.doors.http.server import House
+    from penstock.doors.http.house import House
 
 WRITE_BUFFER_BYTES = 256 << 10
 
