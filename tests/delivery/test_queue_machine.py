@@ -68,6 +68,7 @@ class QueueWorld(RuleBasedStateMachine):
         self.most_attempts = settings.max_attempts
         self.shortest_ttl_ms = settings.ttl_ms
         self.tickets = 0
+        self.latest_ms = 0  # that the clock ever showed
         self.start()
 
     def start(self) -> None:
@@ -201,6 +202,7 @@ class QueueWorld(RuleBasedStateMachine):
 
     @rule(ms=st.sampled_from((-3_000, 3_000)))
     def somebody_sets_the_clock(self, ms: int) -> None:
+        self.latest_ms = max(self.latest_ms, self.clock.wall_ms())
         self.clock.set_wall(self.clock.wall_ms() + ms)
 
     # -- publishers ---------------------------------------------------------------------------------------------
@@ -498,7 +500,7 @@ class QueueWorld(RuleBasedStateMachine):
                 break
         assert not self.queue._steps.under_way and not any(self.waiting.values()), "everybody was answered"
         assert (counts.pending, counts.processing) == (0, 0), counts
-        now_ms = self.clock.wall_ms()
+        now_ms = max(self.latest_ms, self.clock.wall_ms())
         for stream, log in self.logs.items():
             for offset, arrival in enumerate(log):
                 place = stream << OFFSET_BITS | offset

@@ -113,6 +113,8 @@ class Queue:
         self._forget_places(lambda place: stream_of(place) == stream, leased_too=True)
         self._progress.remove(stream)
         self._behind.pop(stream, None)
+        if self._again_ms is None:
+            self._again_ms = 0  # there is no moment here to lease anything from: the next tick does
         return self._told(Decision())
 
     def grew(self, stream: int, start_offset: int, end_offset: int) -> None:
@@ -306,6 +308,7 @@ class Queue:
             return
         delivers: dict[int, Deliver] = {}
         while (room := min(max_in_flight - len(leases.held), self._backlog.ready)) > 0:
+            before = (self._backlog.ready, self._keys.parked_count)
             takers = self._takers(room)
             share = -(-room // len(takers)) if takers else 0
             handed = 0
@@ -319,7 +322,7 @@ class Queue:
                         delivers[consumer.name].leases += given
                     else:
                         delivers[consumer.name] = Deliver(consumer.name, given)
-            if not handed:
+            if not handed and before == (self._backlog.ready, self._keys.parked_count):
                 break
         decision.effects += delivers.values()
 

@@ -163,6 +163,8 @@ class Progress:
                 stream.passed += (was_passed >> low & (1 << run) - 1).bit_count()
             floor += run
             if low + run < CHUNK_SIZE:
+                if not above >> run and chunk in self._on_record:
+                    self.touched.add(chunk)  # the floor says it all
                 break
             del self.settled[chunk]
             self.passed.pop(chunk, None)
