@@ -3,7 +3,8 @@
 import pytest
 from queue_stage import Stage
 
-from penstock.delivery.queue import AGAIN_MS, MAX_DYING
+from penstock.delivery.queue import AGAIN_MS
+from penstock.delivery.queue_dispatch import MAX_DYING
 from penstock.delivery.queue_events import WEEKS_MS, Outcome, QueueSettings, Reason
 from penstock.delivery.queue_troubles import back_off_ms
 from penstock.model.errors import InvalidSetting

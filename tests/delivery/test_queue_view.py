@@ -8,9 +8,10 @@ from queue_stage import VIEW, Stage
 
 from penstock.delivery.decision import Moment
 from penstock.delivery.places import place_of
-from penstock.delivery.queue import LOOK_AHEAD, Queue
+from penstock.delivery.queue import Queue
 from penstock.delivery.queue_events import Arrival, Deliver, Outcome, QueueSettings, Receipt
 from penstock.delivery.queue_facts import view_of
+from penstock.delivery.queue_intake import LOOK_AHEAD
 
 MILLION = 1_000_000
 NOW = Moment(0, 1_700_000_000_000)
