@@ -264,6 +264,30 @@ async def test_an_answer_that_nobody_takes_is_given_up(door: HttpDoor) -> None:
     await works(door)
 
 
+class Slow:
+    """A connection as the door's stalls see it: what its client has not taken at each look."""
+
+    def __init__(self, *unread_bytes: int) -> None:
+        self._unread = list(unread_bytes)
+        self.transport = self
+        self.unread_bytes = 0
+        self.aborted = False
+
+    def get_write_buffer_size(self) -> int:
+        return self._unread.pop(0) if len(self._unread) > 1 else self._unread[0]
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+async def test_a_client_that_reads_slowly_is_waited_for(door: HttpDoor) -> None:
+    door.house.stalls.allowed_s = 0.02
+    slow = Slow(1_000, 900, 900, 800, 800, 799, 799, 799)
+    door.house.writing_paused(slow)
+    await _until(lambda: slow.aborted)
+    assert slow.unread_bytes == 799  # it was waited for as long as it took anything
+
+
 async def test_more_connections_than_allowed_are_turned_away(door: HttpDoor) -> None:
     kept = [await Bare.open(door) for _ in range(20)]
     for bare in kept:

@@ -37,7 +37,7 @@ class House:
     def __post_init__(self) -> None:
         self.heads = Deadlines(HEAD_TIMEOUT_S, lambda connection: connection.head_overdue())
         self.bodies = Deadlines(BODY_TIMEOUT_S, lambda connection: connection.body_overdue())
-        self.stalls = Deadlines(STALL_TIMEOUT_S, lambda connection: connection.abort())
+        self.stalls = Deadlines(STALL_TIMEOUT_S, self._stalled)
 
     def default_headers(self) -> list[tuple[bytes, bytes]]:
         now_s = int(time.time())
@@ -45,6 +45,18 @@ class House:
             self._second = now_s
             self.state.default_headers = [(b"date", formatdate(now_s, usegmt=True).encode())]
         return self.state.default_headers
+
+    def writing_paused(self, connection: Any) -> None:
+        """Its client does not read as fast as we write."""
+        connection.unread_bytes = connection.transport.get_write_buffer_size()
+        self.stalls.begin(connection)
+
+    def _stalled(self, connection: Any) -> None:
+        """Slow is fine; a client that took nothing at all in all that time is gone, or means harm."""
+        if connection.transport.get_write_buffer_size() < connection.unread_bytes:
+            self.writing_paused(connection)
+        else:
+            connection.abort()
 
     def stop(self) -> None:
         for timed in (self.heads, self.bodies, self.stalls, self.streams):

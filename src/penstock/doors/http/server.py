@@ -38,6 +38,7 @@ class HttpConnection(HttpToolsProtocol):
         self.house = house
         self.ws_protocol_class = SocketConnection
         self.principal: Principal = ANONYMOUS
+        self.unread_bytes = 0  # what the client had not taken when we last looked
         self.cycle: Cycle | None = None  # type: ignore[assignment]  # the one being answered
         self._arriving: Cycle | None = None
         self._waiting: deque[Cycle] = deque()
@@ -108,7 +109,7 @@ class HttpConnection(HttpToolsProtocol):
                     self._refuse_large_head()  # an endless trailer, or frames of nothing
 
     def pause_writing(self) -> None:
-        self.house.stalls.begin(self)
+        self.house.writing_paused(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
@@ -294,7 +295,7 @@ class HttpConnection(HttpToolsProtocol):
         self.transport.write(farewell(error))
         if self.transport.can_write_eof():
             self.transport.write_eof()
-        self.house.stalls.begin(self)
+        self.house.writing_paused(self)
         self.loop.call_later(LINGER_S, self.transport.close)
 
     # -- the listener's side ----------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().__init__(house.config, house.state, {"connection": self}, asyncio.get_running_loop())
         self.house = house
         self.principal: Principal = ANONYMOUS
+        self.unread_bytes = 0  # what the client had not taken when we last looked
         self._draining = False
         self._room: asyncio.Future[None] | None = None
 
@@ -42,7 +43,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().data_received(data)
 
     def pause_writing(self) -> None:
-        self.house.stalls.begin(self)
+        self.house.writing_paused(self)
         super().pause_writing()
 
     def resume_writing(self) -> None:
