@@ -265,6 +265,25 @@ async def test_a_lease_waits_for_the_first(native: NativeWire, topic: str) -> No
     await settle(native, topic, "ack", got)
 
 
+async def test_many_are_leased_at_once_and_of_large_ones_fewer(native: NativeWire, topic: str) -> None:
+    await native.create(topic, 2)
+    await native.ask(CreateView(topic, QUEUE), Views)
+    await native.publish(topic, *[b"small"] * 3000)
+    got: list[Got] = []
+    while len(got) < 3000:
+        got += await lease(native, topic, 10_000, wait_ms=15_000)
+    assert len({one.receipt for one in got}) == 3000
+    await settle(native, topic, "ack", *got)
+    for _ in range(60):
+        await native.publish(topic, bytes(500_000), partition=1)
+    first = await lease(native, topic, 10_000, wait_ms=15_000)
+    assert 0 < len(first) < 60
+    seen = len(first)
+    while seen < 60:
+        seen += len(await lease(native, topic, 10_000, wait_ms=15_000))
+    assert seen == 60
+
+
 async def test_a_lease_outlives_its_connection(server: Server, native: NativeWire, topic: str) -> None:
     await native.create(topic)
     await native.ask(CreateView(topic, QUEUE), Views)

@@ -5,8 +5,9 @@
     replies and pushes of one tick leave in one write
 
 Bounds: requests under way and their bytes per connection, their bytes over all connections (Limits), subscriptions per
-connection, and what waits to be written: while a client does not take what it gets, it is not read from, no fetch of it
-reads, and nothing is pushed to it.
+connection, and what waits to be written. While a client does not take what it gets, no fetch of it reads, nothing is
+pushed to it, and answers that it did not take count as requests under way. Other requests go on, so that a client which
+writes much before it reads does not wait for us while we wait for it.
 """
 
 import asyncio
@@ -88,6 +89,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._beside: set[asyncio.Task[object]] = set()
         self._unfinished_bytes = 0  # memory set aside for a request that is still arriving
         self._answered_bytes = 0  # of requests answered in this tick
+        self._unsent = 0  # answers that wait to be written
         self._reading = False
         self._draining = False
         self._last_words: bytearray | None = None  # of a connection that is to be closed
@@ -152,7 +154,6 @@ class BinaryConnection(asyncio.BufferedProtocol):
             self._closing.cancel()
 
     def pause_writing(self) -> None:
-        self._pause()
         self.outlet.pause()
 
     def resume_writing(self) -> None:
@@ -221,6 +222,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
 
     def answered(self, call: Call, buffers: Sequence[Buffer]) -> None:
         self._under_way -= 1
+        self._unsent += 1
         self._answered_bytes += call.size_bytes
         self._send(buffers)
 
@@ -235,7 +237,9 @@ class BinaryConnection(asyncio.BufferedProtocol):
             subscription.room_changed(has_room)
 
     def _tick_over(self) -> None:
-        """What this tick brought is written: go on with what waited for that."""
+        """What this tick brought is written, or waits: go on with what waited for that."""
+        if not self.outlet.waiting_bytes:
+            self._unsent = 0
         if self._answered_bytes:
             self._door.limits.release(self, self._answered_bytes)
             self._answered_bytes = 0
@@ -256,8 +260,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
             return True
         # Of whole requests: one that is still arriving may be larger than all others together.
         held_bytes = limits.held_by(self) - self._unfinished_bytes
-        under_way = self._under_way + len(self._frames)
-        return not self.outlet.has_room or under_way >= MAX_REQUESTS_UNDER_WAY or held_bytes >= MAX_HELD_BYTES
+        under_way = self._under_way + self._unsent + len(self._frames)
+        return under_way >= MAX_REQUESTS_UNDER_WAY or held_bytes >= MAX_HELD_BYTES or self.outlet.is_stuffed
 
     def _pause(self) -> None:
         if self._reading and not self._transport.is_closing():
@@ -265,14 +269,14 @@ class BinaryConnection(asyncio.BufferedProtocol):
             self._transport.pause_reading()
 
     def _go_on(self) -> None:
-        if self._frames and self._worker is None and self.outlet.has_room and not self.closed:
+        if self._frames and self._worker is None and not self.outlet.is_stuffed and not self.closed:
             self._worker = self._loop.create_task(self._work())
 
     async def _work(self) -> None:
         """Begin one request after another, as long as there are any."""
         frames = self._frames
         try:
-            while frames and self.outlet.has_room:
+            while frames and not self.outlet.is_stuffed:
                 await self._begin(frames.popleft())
         finally:
             self._worker = None

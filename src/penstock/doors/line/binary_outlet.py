@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from penstock.wire.receiver import Buffer
 
 WRITE_BUFFER_BYTES = 1 << 20
+STUFFED_BYTES = 8 << 20
 
 
 class Outlet:
@@ -30,8 +31,13 @@ class Outlet:
 
     @property
     def has_room(self) -> bool:
-        """Whether the client takes what it gets: only then more is fetched, begun or pushed."""
+        """Whether the client takes what it gets: only then more is fetched or pushed."""
         return self._writable and self.waiting_bytes < WRITE_BUFFER_BYTES
+
+    @property
+    def is_stuffed(self) -> bool:
+        """Whether so much waits that nothing that adds to it should be begun."""
+        return self.waiting_bytes >= STUFFED_BYTES
 
     async def room(self) -> None:
         """Wait until there is room, or nobody to write to."""

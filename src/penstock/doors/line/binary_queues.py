@@ -176,21 +176,39 @@ async def lease(call: Call, request: Lease) -> object:
 
 
 async def _lease(call: Call, request: Lease) -> Message | None:
-    queues = call.broker.queues
-    deliveries = await queues.lease(
-        call.principal,
-        request.topic,
-        request.view,
-        request.limit,
-        wait_ms=min(max(0, request.wait_ms), MAX_WAIT_MS),
-        lease_ms=request.lease_ms,
-    )
+    """A few first: their size tells how many more make a good answer."""
+    await call.connection.outlet.room()
+    wait_ms = min(max(0, request.wait_ms), MAX_WAIT_MS)
+    few = min(request.limit, FIRST_CREDIT)
+    deliveries = await _lease_some(call, request, few, wait_ms)
+    leased, size_bytes = leased_of(deliveries, ordered=True)
+    more = min(request.limit - few, HELD_BYTES * few // max(1, size_bytes) - few)
+    if len(deliveries) == few and more > 0:
+        try:
+            others = await _lease_some(call, request, more, 0)
+        except BaseException:
+            _give_back(call, request, deliveries)
+            raise
+        leased += leased_of(others, ordered=True)[0]
+        deliveries += others
     if call.connection.closed:
-        receipts = [delivery.receipt for delivery in deliveries]
-        if receipts:
-            queues.settle(call.principal, request.topic, request.view, Outcome.RELEASE, receipts)
+        _give_back(call, request, deliveries)
         return None
-    return Deliveries(leased_of(deliveries, ordered=True)[0])
+    return Deliveries(leased)
+
+
+async def _lease_some(call: Call, request: Lease, limit: int, wait_ms: int) -> list[Delivery]:
+    return await call.broker.queues.lease(
+        call.principal, request.topic, request.view, limit, wait_ms=wait_ms, lease_ms=request.lease_ms
+    )
+
+
+def _give_back(call: Call, request: Lease, deliveries: Sequence[Delivery]) -> None:
+    """Nobody is there to work on them."""
+    receipts = [delivery.receipt for delivery in deliveries]
+    if receipts:
+        settling = call.broker.queues.settle(call.principal, request.topic, request.view, Outcome.RELEASE, receipts)
+        settling.add_done_callback(lambda settled: settled.exception())
 
 
 @handles(PeekView)
