@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
+from penstock.doors.http.streams import bound_send_buffer
 from penstock.security.principal import ANONYMOUS, Principal
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class SocketConnection(WebSocketsSansIOProtocol):
         super().connection_made(transport)
         self.default_headers = self.house.default_headers()
         self.transport.set_write_buffer_limits(WRITE_BUFFER_BYTES)
+        bound_send_buffer(self.transport)
         self.principal = Principal(ANONYMOUS.name, self.client[0] if self.client else "")
         if not self.house.listener.admit(self, transport):
             self.transport.abort()

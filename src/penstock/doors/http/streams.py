@@ -5,6 +5,7 @@ so what piles up is bounded by the transport's buffer. One timer keeps all idle 
 """
 
 import asyncio
+import socket
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from penstock.doors.http.server import HttpConnection
 
 EVENTS = "text/event-stream"
+# The system would buffer megabytes for each client that does not read, and a gap would be noticed that much later.
+SEND_BUFFER_BYTES = 256 << 10
 KEEP_ALIVE_S = 15.0
 KEEP_ALIVE = b": still here\n\n"
 RETRY = b"retry: 1000\n\n"
@@ -75,6 +78,7 @@ class EventStream:
         if self._chunked:
             lines.append(b"transfer-encoding: chunked\r\n")
         lines.append(b"\r\n")
+        bound_send_buffer(self._transport)
         self._transport.write(b"".join(lines))
         self.write(RETRY)
         self._connection.house.streams.add(self)
@@ -117,6 +121,12 @@ class EventStream:
                     self._transport.write(b"0\r\n\r\n")
                 self._transport.close()
             self._connection.on_response_complete()
+
+
+def bound_send_buffer(transport: asyncio.Transport) -> None:
+    sock = transport.get_extra_info("socket")
+    if sock is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
 
 
 def framed(events: bytes) -> bytes:
