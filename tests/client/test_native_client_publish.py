@@ -405,6 +405,29 @@ async def test_closing_sends_what_was_published(server: Server, topic: str) -> N
     await client.close()
 
 
+async def test_closing_takes_no_longer_than_it_may_when_the_server_is_gone(
+    start_server: StartServer, topic: str, group: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.client.FLUSH_AT_CLOSE_S", 0.3)
+    server = start_server()
+    client = penstock.Client(server.line)
+    await client.publish_many(topic, ["x"] * 10)
+    log = client.subscribe(topic, group=group)
+    queue = client.subscribe(topic, "queue")
+    assert len(await log.take(5)) == 5
+    [message] = await queue.take(1)
+    await log.take(1)  # the five are processed, and not committed yet
+    server.kill()
+    waiting = [client.publish_nowait(topic, "y"), message.ack()]
+    async with asyncio.timeout(WAIT_S):
+        await client.close()
+        for future in waiting:
+            with pytest.raises((penstock.ClientClosed, penstock.Unreachable)):
+                await future
+    with pytest.raises(penstock.ClientClosed):
+        await client.publish(topic, "z")
+
+
 async def test_a_lingering_client_gathers_for_longer(server: Server, topic: str) -> None:
     with Proxy(server.line, native=True) as proxy:
         async with penstock.Client(proxy.address, linger_ms=50) as client:

@@ -89,20 +89,24 @@ class Client(Admin):
         return self
 
     async def close(self) -> None:
-        """End the subscriptions, wait for what was published to be acknowledged (or to fail), and disconnect."""
+        """End the subscriptions, wait a bounded time for what was published to be acknowledged, and disconnect."""
         if self._opened is None:
             return
         session, publisher = self._opened
-        for subscription in list(self._subscriptions):
-            await subscription.close()
+        farewells = [subscription.close() for subscription in self._subscriptions]
+        self._subscriptions = []
+        results: list[BaseException | None] = []
         try:
             async with asyncio.timeout(FLUSH_AT_CLOSE_S):
-                await publisher.flush()
+                results = await asyncio.gather(*farewells, publisher.flush(), return_exceptions=True)
         except TimeoutError:
-            pass  # its publishers are told that the client was closed
+            pass  # whoever waits is told that the client was closed
         finally:
             publisher.close()
             await session.close()
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
 
     async def __aenter__(self) -> Self:
         return await self.connect()

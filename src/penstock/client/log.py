@@ -282,7 +282,8 @@ class LogSubscription(PushSubscription):
         if self._matches:
             await super()._finish()
         if self._auto_commit:
-            await asyncio.gather(*self._committing, return_exceptions=True)
+            if self._committing:
+                await asyncio.wait(self._committing)
             try:
                 await self._commit_processed()
             except PenstockError as error:

@@ -151,7 +151,8 @@ class QueueSubscription(Subscription):
         if unread and not self._pulling:
             self.settle(unread, "release")
         pending = [entry[0] for one in [*self._open, *self._gathering.values()] for entry in one.waiting]
-        await asyncio.gather(*pending, return_exceptions=True)
+        if pending:
+            await asyncio.wait(pending)  # not `gather`, which would cancel them with us
         if self._connection is not None and self._id:
             connection, self._connection = self._connection, None
             connection.forget(self._id)
