@@ -333,6 +333,21 @@ async def test_a_client_that_leaves_does_not_stop_what_it_began(door: HttpDoor) 
             await asyncio.sleep(0.01)
 
 
+async def test_idle_streams_are_kept_alive_by_one_timer(door: HttpDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.doors.http.streams.KEEP_ALIVE_S", 0.05)
+    await works(door)
+    streams = [await Bare.open(door) for _ in range(5)]
+    for bare in streams:
+        bare.say(b"GET /v1/topics/others/events HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(WAIT_S):
+        for bare in streams:
+            for _ in range(3):
+                await bare.reader.readuntil(b": still here\n\n")
+    for bare in streams:
+        bare.writer.close()
+    await _until(lambda: not door.listener.connections)
+
+
 async def test_a_reader_that_leaves_is_sent_home(door: HttpDoor) -> None:
     await works(door)
     bare = await Bare.open(door)
