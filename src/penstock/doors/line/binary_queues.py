@@ -110,21 +110,25 @@ def leased_of(deliveries: Iterable[Delivery], *, ordered: bool = False) -> tuple
     `ordered`: the deliveries stay in exactly the order they have, as priorities need it.
     """
     found: list[tuple[list[Record], Leased]] = []
-    latest: dict[tuple[str, int], tuple[list[Record], Leased]] = {}
-    key: tuple[str, int] | None = None
+    latest: dict[int, tuple[list[Record], Leased]] = {}
+    last_stream = last_offset = -1
+    records: list[Record] = []
+    numbers: list[int] = []
+    attempts: list[int] = []
     for topic, partition, record, (place, number), attempt in deliveries:
-        if key != (topic, partition):
-            key = (topic, partition)
-            if ordered:
-                latest.clear()
-        entry = latest.get(key)
-        if entry is None or entry[0][-1].offset >= record.offset:
-            latest[key] = entry = ([], Leased(topic, partition, place >> _OFFSET_BITS, b"", [], []))
-            found.append(entry)
-        records, leased = entry
+        stream = place >> _OFFSET_BITS
+        offset = record.offset
+        if stream != last_stream or offset <= last_offset:
+            last_stream = stream
+            entry = None if ordered else latest.get(stream)
+            if entry is None or entry[0][-1].offset >= offset:
+                latest[stream] = entry = ([], Leased(topic, partition, stream, b"", [], []))
+                found.append(entry)
+            records, numbers, attempts = entry[0], entry[1].numbers, entry[1].attempts
         records.append(record)
-        leased.numbers.append(number)
-        leased.attempts.append(attempt)
+        numbers.append(number)
+        attempts.append(attempt)
+        last_offset = offset
     size_bytes = 0
     for records, leased in found:
         leased.batch = cast(bytes, encode_batch(records))
@@ -226,7 +230,7 @@ async def _peek(call: Call, request: PeekView) -> Message:
 # -- settling -----------------------------------------------------------------------------------------------
 
 _OUTCOMES = {outcome.value: outcome for outcome in Outcome}
-_receipt: Callable[[tuple[int, int]], Receipt] = Receipt._make
+_receipt: Callable[[tuple[int, int]], Receipt] = partial(tuple.__new__, Receipt)
 
 
 @handles(Settle)
