@@ -146,7 +146,8 @@ async def test_what_came_before_a_malformed_frame_is_done_and_answered(native: N
     await native.create(topic)
     waiting = native.send_fetch(topic, 0, wait_ms=600_000)  # has nothing to say, and is not waited for
     publish = encode(1001, Publish(-1, [Batch(topic, 0, batch(b"a"))]))
-    native.send_raw(publish + b"\xff\xff\xff\xff" + publish)
+    also_waiting = encode(1002, Fetch(topic, 0, 1, 100, 600_000))
+    native.send_raw(publish + also_waiting + b"\xff\xff\xff\xff" + publish)
     assert (await native.reply(1001, Published)).results[0].base_offset == 0
     assert (await native.of(0)).code == "malformed"
     assert await native.is_closed()

@@ -316,7 +316,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
     ) -> None:
         task = self._loop.create_task(coroutine)
         tasks.add(task)
-        if self.closed and tasks is self._waiting:
+        waits = tasks is self._waiting
+        if waits and (self.closed or self._last_words is not None):
             self._loop.call_soon(task.cancel)
 
         def done(task: asyncio.Task[object]) -> None:
@@ -333,7 +334,8 @@ class BinaryConnection(asyncio.BufferedProtocol):
                 call.reply(cast(Message | None, result))
 
         task.add_done_callback(done)
-        await asyncio.sleep(0)  # it begins before the next request does
+        if not waits:
+            await asyncio.sleep(0)  # it begins before the next request does
 
     def _refuse(self, correlation_id: int, error: Malformed) -> None:
         """Nothing that follows could be understood: answer what was begun before, say what is wrong, and close."""
