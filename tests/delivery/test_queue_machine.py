@@ -67,6 +67,7 @@ class QueueWorld(RuleBasedStateMachine):
         self.failures: Counter[int] = Counter()
         self.most_attempts = settings.max_attempts
         self.shortest_ttl_ms = settings.ttl_ms
+        self.always_ordered = settings.ordered_by_key and not settings.delay_ms
         self.tickets = 0
         self.latest_ms = 0  # that the clock ever showed
         self.start()
@@ -380,6 +381,16 @@ class QueueWorld(RuleBasedStateMachine):
         place = self.burying.pop(0).place
         self.decided((self.queue.buried if stored else self.queue.unburied)(self.now, place))
 
+    @rule(stream=st.sampled_from(STREAMS), key=st.integers(0, 3), pick=picks)
+    def an_ordinary_moment(self, stream: int, key: int, pick: int) -> None:
+        """What happens mostly, so that the rest happens to a queue in motion."""
+        self.consumer_attaches(pick % 3 + 1, 50, None)
+        self.messages_are_published(stream, pick % 6 + 1, pick % 10, 0, 0, key)
+        self.machine_looks(2, 100)
+        self.ledger_catches_up(10)
+        if self.known:
+            self.consumer_acks(pick, pick % 5 + 1)
+
     # -- the view -----------------------------------------------------------------------------------------------
 
     @rule(paused=st.booleans())
@@ -408,6 +419,7 @@ class QueueWorld(RuleBasedStateMachine):
         if settings.max_attempts:
             self.most_attempts = min(self.most_attempts or settings.max_attempts, settings.max_attempts)
         self.shortest_ttl_ms = self.shortest_ttl_ms or settings.ttl_ms
+        self.always_ordered &= settings.ordered_by_key and not settings.delay_ms
         self.decided(self.queue.configure(self.now, settings))
 
     # -- what always holds --------------------------------------------------------------------------------------
@@ -424,11 +436,21 @@ class QueueWorld(RuleBasedStateMachine):
             self.out[place] = (effect.consumer, lease.number, lease.deadline_ms)
             if settled:
                 self.excused.add(place)
+            if self.always_ordered and arrival.key_hash:
+                self.keys_are_in_order(place, arrival)
         held = sum(1 for consumer, _, _ in self.out.values() if consumer == effect.consumer)
         assert held <= self.consumers[effect.consumer], "credit is never exceeded"
         assert len(self.out) <= self.settings.max_in_flight
         if self.settings.single_active:
             assert effect.consumer == next(iter(self.consumers))
+
+    def keys_are_in_order(self, place: int, arrival: Arrival) -> None:
+        for other in self.out:
+            assert other == place or self.arrival(other).key_hash != arrival.key_hash, "a key is out once"
+        for earlier in filter(None, self.logs[stream_of(place)][self.starts[stream_of(place)] : arrival.offset]):
+            if earlier.key_hash == arrival.key_hash and earlier.priority == arrival.priority and not earlier.due_ms:
+                status = self.queue.status_of(place_of(stream_of(place), earlier.offset))
+                assert status is not Status.PENDING, "a key's messages come in order"
 
     def important_ones_go_first(self, decision: Decision) -> None:
         if self.settings.ordered_by_key:
@@ -527,5 +549,5 @@ class QueueWorld(RuleBasedStateMachine):
         return min(of_view, arrival.expires_ms or float("inf"))
 
 
-QueueWorld.TestCase.settings = hypothesis_settings(max_examples=60, stateful_step_count=50, deadline=None)
+QueueWorld.TestCase.settings = hypothesis_settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestQueueWorld = QueueWorld.TestCase

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 
 from penstock.delivery.decision import Decision, Moment
 from penstock.delivery.places import OFFSET_BITS, offset_of, place_of, stream_of
-from penstock.delivery.queue_backlog import EXPIRY_MASK, EXPIRY_SHIFT, KEY_SHIFT, PLACE_MASK, PRIORITY_SHIFT, Backlog
+from penstock.delivery.queue_backlog import (
+    EXPIRY_MASK,
+    EXPIRY_SHIFT,
+    KEY_MASK,
+    KEY_SHIFT,
+    PLACE_MASK,
+    PRIORITY_SHIFT,
+    Backlog,
+)
 from penstock.delivery.queue_dispatch import Dispatch
 from penstock.delivery.queue_events import Arrival, QueueSettings, Reason
 from penstock.delivery.queue_keys import KeyOrder
@@ -98,12 +106,8 @@ class Intake(Dispatch):
     ) -> list[tuple[int, int]]:
         """Put each where it belongs. Returns the gaps between them."""
         settings, backlog, wall_ms = self.settings, self._backlog, now.wall_ms
-        delay_ms, ttl_ms, top, ordered = (
-            settings.delay_ms,
-            settings.ttl_ms,
-            settings.max_priority,
-            settings.ordered_by_key,
-        )
+        delay_ms, ttl_ms = settings.delay_ms, settings.ttl_ms
+        top, ordered = settings.max_priority, settings.ordered_by_key
         base, expected, known_end = stream.number << OFFSET_BITS, stream.seen, stream.known_end
         gaps: list[tuple[int, int]] = []
         ready: list[list[int]] = [[] for _ in backlog.fresh]
@@ -115,20 +119,18 @@ class Intake(Dispatch):
                 gaps.append((expected, offset))
             expected = offset + 1
             place = message = base | offset
-            if offset < known_end and self._is_taken(place):
-                continue
             if delay_ms:
                 due_ms = max(due_ms, timestamp_ms + delay_ms)
-            if ttl_ms:
+            if ttl_ms and timestamp_ms >= 0:  # what has no timestamp has no age
                 expires_ms = min(expires_ms or timestamp_ms + ttl_ms, timestamp_ms + ttl_ms)
             if key_hash and ordered:
-                message |= key_hash << KEY_SHIFT
+                message |= (key_hash & KEY_MASK) << KEY_SHIFT
             if expires_ms:
-                message |= (expires_ms & EXPIRY_MASK) << EXPIRY_SHIFT
-            priority = min(priority, top) if priority and top else 0
-            if offset < known_end and place in self._troubles.by_place:
-                self._see_again(now, message | priority << PRIORITY_SHIFT)
-            elif expires_ms and expires_ms <= wall_ms:
+                message |= min(max(1, expires_ms), EXPIRY_MASK) << EXPIRY_SHIFT
+            priority = min(priority, top) if priority > 0 else 0
+            if offset < known_end and self._see_again(now, message | priority << PRIORITY_SHIFT):
+                continue
+            if expires_ms and expires_ms <= wall_ms:
                 self._die(now, place, message, Reason.EXPIRED, decision)
             elif due_ms > wall_ms:
                 backlog.delay(message | priority << PRIORITY_SHIFT, due_ms)
@@ -141,11 +143,20 @@ class Intake(Dispatch):
                 fifo.extend(messages)
         return gaps
 
-    def _see_again(self, now: Moment, message: int) -> None:
-        """A message that failed before a restart waits for its time, and keeps its key."""
-        trouble = self._troubles.by_place[message & PLACE_MASK]
-        if self._keys.claim(message):
-            self._wait_again(now, message, trouble.due_ms)
+    def _see_again(self, now: Moment, message: int) -> bool:
+        """A message that was known before it is seen, from a restart or other settings. False: it just waits."""
+        place = message & PLACE_MASK
+        held = self._leases.held.get(place)
+        if held is not None and not held[1].settled:
+            self._leases.held[place] = (held[0], held[1], message)
+            self._keys.hold(message)
+        elif held is None and place not in self._dying and not self._progress.is_settled(place):
+            trouble = self._troubles.by_place.get(place)
+            if trouble is None:
+                return False
+            if self._keys.claim(message):
+                self._wait_again(now, message, trouble.due_ms)
+        return True
 
     def _pass_over(self, stream: Stream, start: int, end: int) -> None:
         if start >= stream.known_end:

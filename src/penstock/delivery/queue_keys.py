@@ -35,6 +35,13 @@ class KeyOrder:
         self.parked_count += 1
         return False
 
+    def hold(self, message: int) -> None:
+        """It is out already: it holds its key, unless another one does."""
+        key, place = message >> KEY_SHIFT, message & PLACE_MASK
+        if key and key not in self.holders and place not in self._keys:
+            self.holders[key] = place
+            self._keys[place] = key
+
     def free(self, place: int) -> int | None:
         """It is settled: the next message of its key, which holds the key from now on."""
         key = self._keys.pop(place, None)
