@@ -24,8 +24,10 @@ from penstock.doors.http.routing import route
 from penstock.doors.http.streams import EventStream, framed
 from penstock.model.errors import InvalidRequest, PenstockError
 
-# Written at once. What readers share comes in stretches of a megabyte; less would cut them up.
-MAX_EVENTS = 100_000
+# Taken at once. At the end of a topic what is new is formatted once for all, however much it is; who catches up formats
+# for itself alone, and leaves others time in between.
+AT_THE_END = 100_000
+CATCHING_UP = 2_000
 MAX_EVENT_BYTES = 2 << 20
 MAX_BEHIND = 1_000_000
 WAIT_MS = 3_600_000
@@ -85,8 +87,10 @@ async def events(call: Call) -> Reply | None:
 async def _pump(stream: EventStream, reader: Reader, gap: int) -> None:
     positions = dict(reader.positions)
     stream.write(b"id: %b\n\n" % vector(positions))
+    limit = CATCHING_UP
     while not stream.closed:
-        taken = await reader.take(MAX_EVENTS, MAX_EVENT_BYTES, WAIT_MS)
+        taken = await reader.take(limit, MAX_EVENT_BYTES, WAIT_MS)
+        limit = CATCHING_UP if len(taken.messages) >= limit else AT_THE_END
         positions.update(taken.positions)
         gap += taken.gap
         if gap:

@@ -27,7 +27,16 @@ from penstock.broker.queues import DEFAULT_VIEW, Outcome
 from penstock.broker.read import Messages
 from penstock.doors.http.call import Call, encode, from_json, query_of
 from penstock.doors.http.errors import HttpError, MalformedBody, problem_of
-from penstock.doors.http.events import EARLY_S, MAX_EVENT_BYTES, MAX_EVENTS, WAIT_MS, StreamQuery, ends_of, open_reader
+from penstock.doors.http.events import (
+    AT_THE_END,
+    CATCHING_UP,
+    EARLY_S,
+    MAX_EVENT_BYTES,
+    WAIT_MS,
+    StreamQuery,
+    ends_of,
+    open_reader,
+)
 from penstock.doors.http.fetch import READING
 from penstock.doors.http.inbox import Inbox
 from penstock.doors.http.publish import OffsetInfo, Sequence63, identity
@@ -187,8 +196,10 @@ class Conversation:
                 await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
     async def _read(self, reader: Any, gap: int) -> None:
+        limit = CATCHING_UP
         while True:
-            taken = await reader.take(MAX_EVENTS, MAX_EVENT_BYTES, WAIT_MS)
+            taken = await reader.take(limit, MAX_EVENT_BYTES, WAIT_MS)
+            limit = CATCHING_UP if len(taken.messages) >= limit else AT_THE_END
             gap += taken.gap
             for part in taken.parts:
                 records = part.formed("json", _records)
