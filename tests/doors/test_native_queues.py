@@ -6,7 +6,7 @@ import pytest
 from native_wire import NativeWire, Refused, opened
 
 from penstock.broker.queues import Delivery, Receipt
-from penstock.doors.line.binary_queues import leased_of
+from penstock.doors.line.binary_queues import HELD_BYTES, leased_of
 from penstock.model.batch import encode_batch
 from penstock.model.record import Record
 from penstock.testing.server import Server
@@ -197,7 +197,9 @@ async def test_large_messages_do_not_pile_up_before_a_worker_that_does_not_read(
     # Once it does, all of them come.
     seen = 0
     while seen < 100:
-        got = got_of(await deaf.reply(subscription, Deliveries))
+        push = await deaf.reply(subscription, Deliveries)
+        assert sum(len(part.batch) for part in push.leased) <= HELD_BYTES
+        got = got_of(push)
         await settle(deaf, topic, "ack", *got)
         seen += len(got)
     assert (await view_of(helper, topic)).counts["processed"] == 100

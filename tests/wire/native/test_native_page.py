@@ -182,6 +182,8 @@ def test_the_bounds_are_those_of_the_code() -> None:
         f"at most {framing.MAX_PLAIN_BYTES >> 20} MiB",
         f"a credit of messages, at most {binary_push.MAX_CREDIT:,}",
         f"({binary_queues.MAX_LEASED:,} at most)",
+        f"at most {binary_queues.AT_MOST_ONCE_CREDIT} are with it",
+        f"about {binary_queues.HELD_BYTES >> 20} MiB at once",
     ):
         assert said in page, said
 

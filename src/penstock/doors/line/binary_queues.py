@@ -34,8 +34,9 @@ from penstock.wire.native.messages import (
 
 HELD_BYTES = 4 << 20
 FIRST_CREDIT = 32
-AT_MOST_ONCE_CREDIT = 1_000
+AT_MOST_ONCE_CREDIT = 50
 LEAST_CREDIT = 4
+LEASE_GROWTH = 8  # how many times as many as before are asked for, while they are small
 MAX_LEASED = 10_000  # by one request
 MAX_WAIT_MS = 3_600_000
 _OFFSET_BITS = 48  # of a place, as docs/protocol.md has it
@@ -70,11 +71,19 @@ class QueuePush:
         if self._early is not None:
             self._early.append(deliveries)
             return
-        leased, size_bytes = leased_of(deliveries, ordered=self._ordered)
-        self._call.connection.push(self._call.correlation_id, Deliveries(leased))
+        size_bytes = self._push(deliveries)
         worth_holding = max(LEAST_CREDIT, HELD_BYTES * len(deliveries) // max(1, size_bytes))
         self._allowed = min(self._credit, max(worth_holding, self._allowed // 2), 2 * self._allowed)
         self._tell()
+
+    def _push(self, deliveries: Sequence[Delivery]) -> int:
+        """In frames of about HELD_BYTES at most; how many bytes that were."""
+        leased, size_bytes = leased_of(deliveries, ordered=self._ordered)
+        if size_bytes > HELD_BYTES and len(deliveries) > 1:
+            half = len(deliveries) // 2
+            return self._push(deliveries[:half]) + self._push(deliveries[half:])
+        self._call.connection.push(self._call.correlation_id, Deliveries(leased))
+        return size_bytes
 
     def _tell(self) -> None:
         """Let the broker know of as much credit as it should."""
@@ -180,21 +189,26 @@ async def lease(call: Call, request: Lease) -> object:
 
 
 async def _lease(call: Call, request: Lease) -> Message | None:
-    """A few first: their size tells how many more make a good answer."""
+    """A few first, then more while they are small, as far as they are there."""
     await call.connection.outlet.room()
-    wait_ms = min(max(0, request.wait_ms), MAX_WAIT_MS)
-    few = min(request.limit, FIRST_CREDIT)
-    deliveries = await _lease_some(call, request, few, wait_ms)
-    leased, size_bytes = leased_of(deliveries, ordered=True)
-    more = min(request.limit - few, HELD_BYTES * few // max(1, size_bytes) - few)
-    if len(deliveries) == few and more > 0:
+    deliveries: list[Delivery] = []
+    leased: list[Leased] = []
+    size_bytes = 0
+    ask, wait_ms = LEAST_CREDIT, min(max(0, request.wait_ms), MAX_WAIT_MS)
+    while True:
+        ask = min(ask, request.limit - len(deliveries))
         try:
-            others = await _lease_some(call, request, more, 0)
+            some = await _lease_some(call, request, ask, wait_ms)
         except BaseException:
             _give_back(call, request, deliveries)
             raise
-        leased += leased_of(others, ordered=True)[0]
-        deliveries += others
+        more, more_bytes = leased_of(some, ordered=True)
+        deliveries += some
+        leased += more
+        size_bytes += more_bytes
+        if len(some) < ask or len(deliveries) == request.limit or size_bytes >= HELD_BYTES:
+            break
+        ask, wait_ms = min(LEASE_GROWTH * ask, HELD_BYTES * ask // max(1, more_bytes) + 1), 0
     if call.connection.closed:
         _give_back(call, request, deliveries)
         return None
