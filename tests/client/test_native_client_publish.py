@@ -184,6 +184,17 @@ async def test_a_refused_batch_takes_no_later_one_with_it(server: Server, topic:
     assert read == [str(number) for number in range(40) if number % 7 != 3]
 
 
+async def test_a_message_larger_than_a_frame_fails_and_breaks_nothing(start_server: StartServer) -> None:
+    server = start_server(max_request_bytes=2_000_000)
+    async with penstock.Client(server.line) as client:
+        futures = [client.publish_nowait("t", b"x" * size) for size in (10, 3_000_000, 20)]
+        results = await asyncio.gather(*futures, return_exceptions=True)
+        assert [type(result) for result in results] == [penstock.Placed, penstock.RecordTooLarge, penstock.Placed]
+        assert (await client.publish("t", "after")).offset == 2
+        assert client.reconnects == 0
+        assert client.buffered_bytes == 0
+
+
 async def test_a_topic_that_may_not_be_made_is_unknown(start_server: StartServer) -> None:
     server = start_server(auto_create_topics=False)
     async with penstock.Client(server.line) as client:

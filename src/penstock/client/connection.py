@@ -47,6 +47,11 @@ class Connection(asyncio.BufferedProtocol):
     def is_open(self) -> bool:
         return self._transport is not None and self._error is None
 
+    @property
+    def max_frame_bytes(self) -> int:
+        """The largest frame that the server takes."""
+        return self.welcome.max_frame_bytes if self.welcome is not None else RECEIVED_FRAME_BYTES_MAX
+
     # -- asking -------------------------------------------------------------------------------------------------
 
     def ask(self, message: Message, answered: Answered) -> int:

@@ -19,6 +19,7 @@ from penstock.model.errors import (
     InvalidProducerEpoch,
     OutOfOrderSequence,
     PenstockError,
+    RecordTooLarge,
     StorageFailed,
     TimedOut,
     UnknownPartition,
@@ -29,6 +30,7 @@ from penstock.model.partitioner import partition_for_key
 from penstock.model.record import Record
 from penstock.wire.native import messages as wire
 
+FRAME_OVERHEAD_BYTES = 1024  # a frame's own fields and a topic's name, generously
 FRAME_BYTES = 2 << 20  # batches of several partitions share a frame up to this
 SLICE_MESSAGES = 1_000  # of a long publish_many, between which others get their turn
 COMPRESSIONS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
@@ -284,11 +286,15 @@ class Publisher:
             return
         frame: list[Batch] = []
         frame_bytes = 0
+        most_bytes = connection.max_frame_bytes - FRAME_OVERHEAD_BYTES
         for lane in self._busy:
             if lane.producer_id < 0:  # its own from now on
                 lane.producer_id = self._producer_id
             while connection.can_write and lane.wants_to_send():
                 batch = lane.take()
+                if len(batch.data) > most_bytes:
+                    self._refuse_large(batch, most_bytes)
+                    continue
                 if frame and (frame[0].acks != batch.acks or frame_bytes + len(batch.data) > FRAME_BYTES):
                     self._send(connection, frame)
                     frame, frame_bytes = [], 0
@@ -297,6 +303,12 @@ class Publisher:
         if frame:
             self._send(connection, frame)
         self._flushes += 1
+
+    def _refuse_large(self, batch: Batch, most_bytes: int) -> None:
+        """The server would break the connection over it."""
+        batch.lane.drop(batch)
+        batch.fail(RecordTooLarge(f"a message of {batch.size_bytes} bytes; this server takes at most {most_bytes}"))
+        self._finished(batch)
 
     def _prepare(self, connection: Connection) -> None:
         """Ask for what must be known before anything goes out."""

@@ -20,12 +20,14 @@ from penstock.client.message import GivenHeaders, Key, Message, Value, header_pa
 from penstock.client.session import Session
 from penstock.client.subscription import Subscription
 from penstock.model.batch import decode_batch
-from penstock.model.errors import LeaseLost, PenstockError, TimedOut
+from penstock.model.errors import LeaseLost, PenstockError, RecordTooLarge, TimedOut
 from penstock.wire.native import messages as wire
+from penstock.wire.native.framing import MAX_STEP_BYTES
 
 CREDIT = 1_000
 RECEIPTS_PER_FRAME = 10_000
 LEASE_WAIT_MS = 30_000
+STEP_OVERHEAD_BYTES = 256 << 10  # for names, headers and receipts
 
 Outcome = Literal["ack", "nack", "reject", "release", "extend"]
 Guarantee = Literal["at-most-once", "at-least-once", "exactly-once"]
@@ -311,6 +313,11 @@ class QueueSubscription(Subscription):
 
     async def perform(self, step: "Step") -> bool:
         request = wire.Step(self.topic, self.view, step.name, [one.receipt for one in step.acked], step.published)
+        size_bytes = sum(len(one.value or b"") + len(one.key or b"") for one in step.published)
+        if size_bytes > MAX_STEP_BYTES - STEP_OVERHEAD_BYTES:
+            raise RecordTooLarge(
+                f"a step that publishes {size_bytes} bytes; at most about {MAX_STEP_BYTES} are allowed"
+            )
         answer = await self._session.call(request)
         return bool(answer.count)
 
