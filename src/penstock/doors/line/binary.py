@@ -104,7 +104,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
 
     def _take_over(self, first_bytes: bytes) -> None:
         rest = memoryview(first_bytes)
-        while len(rest) and not self._transport.is_closing():
+        while len(rest) and self._last_words is None:
             room = self._receiver.get_buffer()
             size = min(len(room), len(rest))
             room[:size] = rest[:size]
@@ -290,9 +290,9 @@ class BinaryConnection(asyncio.BufferedProtocol):
             served = HANDLERS.get(kind)
             if served is None:
                 raise UnsupportedVersion(f"this server knows no request of kind {kind:#04x}")
-            request = decode_request(kind, body)
             if not self.welcomed and kind != Hello.KIND:
                 raise Malformed("the first request must be Hello")
+            request = decode_request(kind, body)
             result = await served.handler(call, request)
         except Malformed as error:
             self._frames.clear()
