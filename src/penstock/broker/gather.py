@@ -76,6 +76,13 @@ class Target:
         nothing is refused to them."""
         return self._publish(messages, Acks.ALL, producer, numbers, in_turn=True)
 
+    def check(self, messages: Sequence[Outgoing]) -> None:
+        """Raise what would refuse these, whenever they are published: for promises to publish them later."""
+        try:
+            self._parts(messages, 0)
+        except (AttributeError, TypeError, ValueError, OverflowError) as error:
+            raise InvalidRecord(f"no message: {error}") from None
+
     def _publish(
         self,
         messages: Sequence[Outgoing],

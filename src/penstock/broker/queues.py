@@ -377,8 +377,10 @@ class Queues:
         payload = encode_step(publications)
         if len(payload) > MAX_STEP_BYTES:
             raise InvalidRequest(f"a step of {len(payload)} bytes; at most {MAX_STEP_BYTES} are taken")
-        for publication in publications:  # rights, and whether the topics are there, before anything happens
-            await self._gatherer.target(principal, publication.topic)
+        for publication in publications:  # what cannot be published is refused before anything happens
+            target = await self._gatherer.target(principal, publication.topic)
+            target.check(publication.messages)
+        view = self._registry.get(topic, name)  # it may have gone meanwhile
         self._expiry.use(view)
         done: bool = await asyncio.shield(
             self._host.ask(view, lambda ticket: view.machine.step(self._host.now, ticket, step, receipts, payload))
