@@ -24,11 +24,11 @@ from penstock.doors.http.routing import route
 from penstock.doors.http.streams import EventStream, framed
 from penstock.model.errors import InvalidRequest, PenstockError
 
-# Taken at once. At the end of a topic what is new is formatted once for all, however much it is; who catches up formats
-# for itself alone, and leaves others time in between.
-AT_THE_END = 100_000
-CATCHING_UP = 2_000
-MAX_EVENT_BYTES = 2 << 20
+# Taken at once: events, bytes. At the end of a topic what is new is opened and formatted once for all, however much it
+# is; who catches up works for itself alone, and leaves others time in between.
+AT_THE_END = (100_000, 2 << 20)
+CATCHING_UP = (2_000, 128 << 10)
+END_EVENTS = 20_000  # who is closer than this is at the end
 MAX_BEHIND = 1_000_000
 WAIT_MS = 3_600_000
 EARLY_S = 0.05  # a take that found nothing before its time was told that the server stops
@@ -74,7 +74,7 @@ async def events(call: Call) -> Reply | None:
         stream = EventStream(call.connection)
         stream.begin()
         try:
-            await _pump(stream, reader, gap)
+            await _pump(call, stream, reader, gap)
         except (PenstockError, HttpError) as error:
             stream.write(b"event: error\ndata: %b\n\n" % encode(problem_of(error)))
         finally:
@@ -84,13 +84,12 @@ async def events(call: Call) -> Reply | None:
     return None
 
 
-async def _pump(stream: EventStream, reader: Reader, gap: int) -> None:
+async def _pump(call: Call, stream: EventStream, reader: Reader, gap: int) -> None:
     positions = dict(reader.positions)
     stream.write(b"id: %b\n\n" % vector(positions))
-    limit = CATCHING_UP
     while not stream.closed:
-        taken = await reader.take(limit, MAX_EVENT_BYTES, WAIT_MS)
-        limit = CATCHING_UP if len(taken.messages) >= limit else AT_THE_END
+        limit = limit_of(call, positions)
+        taken = await reader.take(*limit, WAIT_MS)
         positions.update(taken.positions)
         gap += taken.gap
         if gap:
@@ -109,6 +108,17 @@ async def _pump(stream: EventStream, reader: Reader, gap: int) -> None:
             for part in taken.parts:
                 stream.write(part.formed("sse", with_ids))
         await stream.written()
+        if limit is CATCHING_UP:
+            await asyncio.sleep(0)  # neither taking nor writing need have waited for anything
+
+
+def limit_of(call: Call, positions: Mapping[int, int]) -> tuple[int, int]:
+    """How much a reader that stands here takes next."""
+    topic = call.broker.topics.by_name.get(call["topic"])
+    if topic is None:
+        return CATCHING_UP
+    behind = sum(p.durable_end - positions.get(index, 0) for index, p in enumerate(topic.partitions) if p is not None)
+    return AT_THE_END if behind < END_EVENTS else CATCHING_UP
 
 
 # -- formatting, once for all who read the same -------------------------------------------------------------

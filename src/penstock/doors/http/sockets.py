@@ -28,13 +28,12 @@ from penstock.broker.read import Messages
 from penstock.doors.http.call import Call, encode, from_json, query_of
 from penstock.doors.http.errors import HttpError, MalformedBody, problem_of
 from penstock.doors.http.events import (
-    AT_THE_END,
     CATCHING_UP,
     EARLY_S,
-    MAX_EVENT_BYTES,
     WAIT_MS,
     StreamQuery,
     ends_of,
+    limit_of,
     open_reader,
 )
 from penstock.doors.http.fetch import READING
@@ -196,10 +195,11 @@ class Conversation:
                 await self._send({"type": "websocket.close", "code": POLICY_VIOLATION})
 
     async def _read(self, reader: Any, gap: int) -> None:
-        limit = CATCHING_UP
+        positions = dict(reader.positions)
         while True:
-            taken = await reader.take(limit, MAX_EVENT_BYTES, WAIT_MS)
-            limit = CATCHING_UP if len(taken.messages) >= limit else AT_THE_END
+            limit = limit_of(self._call, positions)
+            taken = await reader.take(*limit, WAIT_MS)
+            positions.update(taken.positions)
             gap += taken.gap
             for part in taken.parts:
                 records = part.formed("json", _records)
@@ -210,6 +210,8 @@ class Conversation:
             elif not taken.parts:
                 await asyncio.sleep(EARLY_S)
             gap = 0
+            if limit is CATCHING_UP:
+                await asyncio.sleep(0)  # neither taking nor sending need have waited for anything
 
     async def _hand_out(self) -> None:
         while deliveries := await self._inbox.take():
