@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from penstock.client.message import Message, Outgoing
     from penstock.client.push import PubSubSubscription
     from penstock.client.queue import QueueSubscription, Step
-    from penstock.client.sync import SyncClient, SyncMessage, SyncSubscription
+    from penstock.client.sync import SyncClient
+    from penstock.client.sync_subscription import SyncMessage, SyncSubscription
     from penstock.model.errors import (
         InvalidRecord,
         InvalidRequest,
@@ -66,7 +67,8 @@ _HOMES = {
     "penstock.client.message": ("Message", "Outgoing"),
     "penstock.client.push": ("PubSubSubscription",),
     "penstock.client.queue": ("QueueSubscription", "Step"),
-    "penstock.client.sync": ("SyncClient", "SyncMessage", "SyncSubscription"),
+    "penstock.client.sync": ("SyncClient",),
+    "penstock.client.sync_subscription": ("SyncMessage", "SyncSubscription"),
     "penstock.model.message": ("Placed",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

@@ -17,7 +17,8 @@ from penstock.client.admin import DEFAULT_VIEW, Match
 from penstock.client.log import LogSubscription, Start
 from penstock.client.message import Message
 from penstock.client.push import PubSubSubscription
-from penstock.client.sync import SyncClient, SyncSubscription
+from penstock.client.sync import SyncClient
+from penstock.client.sync_subscription import SyncSubscription
 
 AT_ONCE = 500
 LOOK_S = 0.3  # how long nothing must come before we look whether that is the end

@@ -17,7 +17,8 @@ from penstock.client.address import DEFAULT_PORT, parse_addresses
 from penstock.client.admin import DEFAULT_VIEW, Admin, Match, match_fields
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
 from penstock.client.message import GivenHeaders, Key, Value, header_pairs, key_bytes, value_bytes
-from penstock.client.publisher import ACKS, ANY_PARTITION, COMPRESSIONS, Publisher
+from penstock.client.outbox import ANY_PARTITION
+from penstock.client.publisher import ACKS, COMPRESSIONS, Publisher
 from penstock.client.push import CREDIT as PUSH_CREDIT
 from penstock.client.push import PubSubSubscription
 from penstock.client.queue import CREDIT as QUEUE_CREDIT
@@ -207,7 +208,7 @@ class Client(Admin):
         return await self._publisher.publish_many(topic, values, ACKS[acks])
 
     async def flush(self) -> None:
-        """Return when everything that was published so far is acknowledged, or has failed."""
+        """Return when nothing is on its way any more: all that was published is acknowledged, or has failed."""
         await self._publisher.flush()
 
     # -- subscribing --------------------------------------------------------------------------------------------

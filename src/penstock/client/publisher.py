@@ -6,7 +6,6 @@ batches per partition on their way, and `timeout_s` for each message, after whic
 
 import asyncio
 import time
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 
@@ -14,6 +13,8 @@ from penstock.client.connection import Answer, Connection
 from penstock.client.errors import BufferFull, ClientClosed, Disconnected, error_of
 from penstock.client.lane import RECORD_OVERHEAD_BYTES, Batch, Claim, Lane, Run, State, record_bytes
 from penstock.client.message import Value, record_of
+from penstock.client.outbox import ANY_PARTITION, Outbox
+from penstock.client.room import Room
 from penstock.client.session import Session, pause_s
 from penstock.model.errors import (
     InvalidProducerEpoch,
@@ -26,7 +27,6 @@ from penstock.model.errors import (
     UnknownTopic,
 )
 from penstock.model.message import Placed
-from penstock.model.partitioner import partition_for_key
 from penstock.model.record import Record
 from penstock.wire.native import messages as wire
 
@@ -35,60 +35,7 @@ FRAME_BYTES = 2 << 20  # batches of several partitions share a frame up to this
 SLICE_MESSAGES = 1_000  # of a long publish_many, between which others get their turn
 COMPRESSIONS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 ACKS = {"none": 0, "leader": 1, "all": -1}
-ANY_PARTITION = -1
 MAX_IDLE_TOPICS = 10_000  # more than these are forgotten when nothing is on its way to them
-
-
-class Outbox:
-    """One topic's lanes, and what waits until it is known how many there are."""
-
-    __slots__ = ("asking", "compression", "lanes", "name", "partitions", "unsorted")
-
-    def __init__(self, name: str, compression: int) -> None:
-        self.name = name
-        self.compression = compression
-        self.partitions = 0  # not known yet
-        self.asking = False
-        self.unsorted: list[tuple[Run, list[int]]] = []
-        self.lanes: dict[int, Lane] = {}
-
-    def lane(self, partition: int) -> Lane:
-        lane = self.lanes.get(partition)
-        if lane is None:
-            lane = self.lanes[partition] = Lane(self.name, partition, self.compression)
-        return lane
-
-    def sort(self, run: Run, wanted: list[int], turn: int) -> list[Lane]:
-        """Put the run into the lanes that its keys choose; `wanted` names partitions, ANY_PARTITION: as the key says.
-
-        Without a key they take turns, `turn` by `turn`. Raises UnknownPartition, and then nothing was put.
-        """
-        count = self.partitions
-        if count == 1 and (not wanted or max(wanted) <= 0):
-            lane = self.lane(0)
-            lane.add(run)
-            return [lane]
-        parts: dict[int, list[int]] = {}
-        turn %= count
-        for index, record in enumerate(run.records):
-            chosen = wanted[index] if wanted else ANY_PARTITION
-            if chosen == ANY_PARTITION:
-                chosen = turn if record.key is None else partition_for_key(record.key, count)
-            elif chosen >= count:
-                raise UnknownPartition(f"topic {self.name!r} has no partition {chosen}; it has 0 to {count - 1}")
-            parts.setdefault(chosen, []).append(index)
-        lanes = []
-        for chosen, indexes in parts.items():
-            lane = self.lane(chosen)
-            lanes.append(lane)
-            if len(parts) == 1:
-                lane.add(run)
-                break
-            records = [run.records[index] for index in indexes]
-            size_bytes = sum(map(record_bytes, records))
-            places = [run.indexes[index] for index in indexes]
-            lane.add(Run(run.claim, places, records, size_bytes, run.acks, run.deadline))
-        return lanes
 
 
 class Publisher:
@@ -105,7 +52,6 @@ class Publisher:
         self._session = session
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
-        self._max_buffered_bytes = max_buffered_bytes
         self._linger_s = linger_ms / 1000
         self._compression = COMPRESSIONS[compression]
         self._idempotent = idempotent
@@ -116,29 +62,23 @@ class Publisher:
         self._connection: Connection | None = None
         self._flush_soon: asyncio.Handle | None = None
         self._expiry: asyncio.TimerHandle | None = None
-        self._room: deque[tuple[asyncio.Future[None], int]] = deque()
-        self._empty: list[asyncio.Future[None]] = []
+        self._room = Room(max_buffered_bytes)
         self._flushes = 0
         self._closed = False
-        self.buffered_bytes = 0
 
     # -- in -----------------------------------------------------------------------------------------------------
 
     async def publish(self, topic: str, record: Record, wanted: int, acks: int) -> Placed:
         size_bytes = record_bytes(record)
-        if self._room or self.buffered_bytes + size_bytes > self._max_buffered_bytes:
-            await self._reserve(size_bytes)
-        else:
-            self.buffered_bytes += size_bytes
+        if not self._room.take(size_bytes):
+            await self._room.wait(size_bytes)
         return await self._put_one(topic, record, size_bytes, wanted, acks)
 
     def publish_nowait(self, topic: str, record: Record, wanted: int, acks: int) -> "asyncio.Future[Placed]":
         size_bytes = record_bytes(record)
-        if self._room or not self._fits(size_bytes):
-            raise BufferFull(
-                f"{self.buffered_bytes} bytes wait to be acknowledged; at most {self._max_buffered_bytes} may"
-            )
-        self.buffered_bytes += size_bytes
+        if not self._room.take(size_bytes):
+            room = self._room
+            raise BufferFull(f"{room.taken_bytes} bytes wait to be acknowledged; at most {room.max_bytes} may")
         return self._put_one(topic, record, size_bytes, wanted, acks)
 
     async def publish_many(self, topic: str, values: Sequence[Value], acks: int) -> list[Placed]:
@@ -164,7 +104,7 @@ class Publisher:
                     wanted[len(records)] = partition
                 records.append(record)
                 size_bytes += record_bytes(record) - RECORD_OVERHEAD_BYTES
-            await self._reserve(size_bytes)
+            await self._room.wait(size_bytes)
             indexes = range(start, start + len(records))
             self._put(
                 topic, Run(claim, indexes, records, size_bytes, acks, self._loop.time() + self._timeout_s), wanted
@@ -179,7 +119,7 @@ class Publisher:
 
     def _put(self, topic: str, run: Run, wanted: list[int]) -> None:
         if self._closed:
-            self._release(run.size_bytes)
+            self._room.give_back(run.size_bytes)
             raise ClientClosed("this client is closed")
         outbox = self._outboxes.get(topic)
         if outbox is None:
@@ -216,56 +156,17 @@ class Publisher:
                 self._busy[lane] = None
         except UnknownPartition as error:
             run.fail(error)
-            self._release(run.size_bytes)
+            self._room.give_back(run.size_bytes)
 
     # -- bounds -------------------------------------------------------------------------------------------------
 
-    def _fits(self, size_bytes: int) -> bool:
-        """What is larger than the bound fits when nothing else is there."""
-        return self.buffered_bytes == 0 or self.buffered_bytes + size_bytes <= self._max_buffered_bytes
-
-    async def _reserve(self, size_bytes: int) -> None:
-        """Wait, in turn, until there is room, and take it."""
-        if self._closed:
-            raise ClientClosed("this client is closed")
-        if not self._room and self._fits(size_bytes):
-            self.buffered_bytes += size_bytes
-            return
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._room.append((waiter, size_bytes))
-        try:
-            await waiter
-        except asyncio.CancelledError:
-            if waiter.cancelled():
-                self._room = deque(entry for entry in self._room if entry[0] is not waiter)
-                self._let_in()
-            elif waiter.exception() is None:
-                self._release(size_bytes)  # it was given room, and does not take it
-            raise
-
-    def _let_in(self) -> None:
-        while self._room and self._fits(self._room[0][1]):
-            waiter, size_bytes = self._room.popleft()
-            if not waiter.done():
-                self.buffered_bytes += size_bytes
-                waiter.set_result(None)
-
-    def _release(self, size_bytes: int) -> None:
-        self.buffered_bytes -= size_bytes
-        if self._room:
-            self._let_in()
-        if self.buffered_bytes == 0 and self._empty:
-            empty, self._empty = self._empty, []
-            for waiter in empty:
-                if not waiter.done():
-                    waiter.set_result(None)
+    @property
+    def buffered_bytes(self) -> int:
+        return self._room.taken_bytes
 
     async def flush(self) -> None:
-        """Return when everything published so far is acknowledged or has failed."""
-        if self.buffered_bytes:
-            waiter = self._loop.create_future()
-            self._empty.append(waiter)
-            await waiter
+        """Return when nothing is on its way any more."""
+        await self._room.emptied()
 
     # -- out ----------------------------------------------------------------------------------------------------
 
@@ -356,7 +257,7 @@ class Publisher:
         if isinstance(answer, PenstockError):
             for run, _ in unsorted:
                 run.fail(answer)
-                self._release(run.size_bytes)
+                self._room.give_back(run.size_bytes)
             for lane in outbox.lanes.values():
                 self._fail_lane(lane, answer)
             return
@@ -451,7 +352,7 @@ class Publisher:
     def _finished(self, batch: Batch) -> None:
         if batch.lane.is_idle:
             self._loop.call_soon(self._leave, batch.lane)
-        self._release(batch.size_bytes)
+        self._room.give_back(batch.size_bytes)
 
     def _leave(self, lane: Lane) -> None:
         if lane.is_idle:
@@ -474,7 +375,7 @@ class Publisher:
             while outbox.unsorted and outbox.unsorted[0][0].deadline <= now:
                 run, _ = outbox.unsorted.pop(0)
                 run.fail(self._late(outbox.name, sent=False))
-                self._release(run.size_bytes)
+                self._room.give_back(run.size_bytes)
             if outbox.unsorted:
                 found, earliest = True, min(earliest, outbox.unsorted[0][0].deadline)
         for lane in list(self._busy):
@@ -483,12 +384,12 @@ class Publisher:
                 gave_up = True
                 batch = lane.open.popleft()
                 batch.fail(self._late(lane.topic, sent=True, last=batch.error))
-                self._release(batch.size_bytes)
+                self._room.give_back(batch.size_bytes)
             while lane.waiting and lane.waiting[0].deadline <= now:
                 run = lane.waiting.popleft()
                 lane.waiting_bytes -= run.size_bytes
                 run.fail(self._late(lane.topic, sent=False))
-                self._release(run.size_bytes)
+                self._room.give_back(run.size_bytes)
             if gave_up and not lane.open:
                 if self._idempotent and lane.can_begin_epoch():
                     lane.begin_epoch()  # what was given up may be stored or not: its numbers are not used again
@@ -510,12 +411,12 @@ class Publisher:
         for batch in list(lane.open):
             lane.drop(batch)
             batch.fail(error)
-            self._release(batch.size_bytes)
+            self._room.give_back(batch.size_bytes)
         while lane.waiting:
             run = lane.waiting.popleft()
             lane.waiting_bytes -= run.size_bytes
             run.fail(error)
-            self._release(run.size_bytes)
+            self._room.give_back(run.size_bytes)
         lane.resting = False
         self._busy.pop(lane, None)
         if self._idempotent and lane.can_begin_epoch():
@@ -526,7 +427,7 @@ class Publisher:
             unsorted, outbox.unsorted = outbox.unsorted, []
             for run, _ in unsorted:
                 run.fail(error)
-                self._release(run.size_bytes)
+                self._room.give_back(run.size_bytes)
             for lane in outbox.lanes.values():
                 if not lane.is_idle:
                     self._fail_lane(lane, error)
@@ -535,7 +436,7 @@ class Publisher:
 
     @property
     def needs_connection(self) -> bool:
-        return self.buffered_bytes > 0
+        return self._room.taken_bytes > 0
 
     def resume(self, connection: Connection) -> None:
         self._connection = connection
@@ -558,7 +459,4 @@ class Publisher:
         for handle in (self._flush_soon, self._expiry):
             if handle is not None:
                 handle.cancel()
-        while self._room:
-            waiter, _ = self._room.popleft()
-            if not waiter.done():
-                waiter.set_exception(ClientClosed("this client was closed"))
+        self._room.close()
