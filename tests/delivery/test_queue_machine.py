@@ -165,6 +165,7 @@ class QueueWorld(RuleBasedStateMachine):
             self.perform(decision, PenstockError("the disk is full"))
             for effect in decision.effects:
                 if isinstance(effect, Deliver):
+                    self.always_ordered = False  # what was settled by handing it out comes back as if new
                     for lease in effect.leases:
                         if self.out.get(lease.place, (0, 0))[1] == lease.number:
                             del self.out[lease.place]
