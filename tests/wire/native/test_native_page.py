@@ -1,5 +1,6 @@
 """docs/protocol.md is held to the code, and its test vectors to a reader written from that page alone."""
 
+import dataclasses
 import re
 from typing import Any
 
@@ -7,6 +8,7 @@ import pytest
 from protocol_page import PAGE, TABLES, table, vectors
 
 from page_client import Page, castagnoli, murmur2_of_the_page
+from penstock.broker.queues import Counts, Match, Outcome
 from penstock.doors.line import binary, binary_push, binary_queues
 from penstock.doors.line.binary_api import CODES, INTERNAL_ERROR, MALFORMED
 from penstock.model.batch import check_batch, decode_batch, encode_batch
@@ -186,6 +188,16 @@ def test_the_bounds_are_those_of_the_code() -> None:
         f"about {binary_queues.HELD_BYTES >> 20} MiB at once",
     ):
         assert said in page, said
+
+
+def test_the_names_in_maps_are_told() -> None:
+    page = " ".join(TEXT.split())
+    counts = [f"`{field.name}`" for field in dataclasses.fields(Counts)]
+    assert f"`counts` has {', '.join(counts[:-1])} and {counts[-1]}" in page
+    match = page.partition("- `Match` is")[2].partition("- `Settings`")[0]
+    assert all(f"`{name}`" in match for name in Match.__struct_fields__)
+    outcomes = page.partition("**Settle** says")[2].partition("Settled lists")[0]
+    assert all(f"| `{outcome.value}` |" in outcomes for outcome in Outcome)
 
 
 def test_kinds_say_which_way_they_go() -> None:
