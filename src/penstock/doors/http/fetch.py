@@ -13,12 +13,14 @@ from penstock.doors.http.publish import BATCH
 from penstock.doors.http.records import PartitionOffset, RecordOut, records_out
 from penstock.doors.http.routing import route
 from penstock.model.errors import InvalidRequest, UnknownPartition
+from penstock.model.message import Incoming
 from penstock.security.principal import Principal
 
 READING = "Reading"
 
 MAX_WAIT_MS = 60_000
 MAX_RECORDS = 10_000
+STEP_BYTES = 128 << 10
 
 RecordLimit = Annotated[int, Meta(ge=1, le=MAX_RECORDS)]
 ByteLimit = Annotated[int, Meta(ge=1, le=MAX_POLL_BYTES)]
@@ -193,13 +195,29 @@ async def take(
     max_bytes: int,
     wait_ms: int,
 ) -> Taken:
+    """Step by step, so that no more is opened than is asked for, and others have their turn."""
     reader = await call.broker.readers.log(
         call.principal, topic, Start(offsets=start), partitions=partitions, matches=matches
     )
     try:
-        return await reader.take(max_records, max_bytes, wait_ms)
+        taken = await reader.take(max_records, min(max_bytes, STEP_BYTES), wait_ms)
+        messages, gap, positions = list(taken.messages), taken.gap, dict(taken.positions)
+        left_bytes = max_bytes - size_of(taken.messages)
+        while taken.messages and len(messages) < max_records and left_bytes > 0:
+            taken = await reader.take(max_records - len(messages), min(left_bytes, STEP_BYTES), 0)
+            if size_of(taken.messages) > left_bytes:
+                break  # one comes however little is allowed; here that would be too much
+            left_bytes -= size_of(taken.messages)
+            messages += taken.messages
+            gap += taken.gap
+            positions.update(taken.positions)
+        return Taken(messages, gap, positions)
     finally:
         reader.close()
+
+
+def size_of(messages: Sequence[Incoming]) -> int:
+    return sum(len(record.value or b"") + len(record.key or b"") for _, _, record in messages)
 
 
 def _fetched(topic: str, taken: Taken, start: dict[int, int]) -> Reply:
