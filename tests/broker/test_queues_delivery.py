@@ -651,3 +651,21 @@ async def test_a_hundred_views_of_one_topic_get_everything_each(queue_house: Que
     for crowd in crowds:
         await crowd.has(5)
         assert crowd.values == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_nothing_is_passed_over_when_settings_change_in_the_middle_of_reading(
+    queue_house: QueueHouse, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.view_pump.MAX_SHOWN_AT_ONCE", 7)
+    await queue_house.create()
+    sent = [b"%d" % i for i in range(1000)]
+    for start in range(0, 1000, 100):
+        await queue_house.publish(*sent[start : start + 100])
+    crowd = await queue_house.subscribe(50, ack=True)
+    for i in range(40):
+        await ticks(3)
+        await queue_house.queues.configure(ANONYMOUS, "orders", "queue", QueueSettings(lease_ms=10_000 + i))
+    await crowd.has(1000)
+    assert sorted(crowd.values) == sorted(sent)
+    await until(lambda: queue_house.counts().processed == 1000)
+    assert queue_house.counts().acked == 1000

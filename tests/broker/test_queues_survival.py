@@ -109,7 +109,7 @@ async def test_a_hundred_thousand_waiting_messages_are_there_after_a_crash(disk_
     await house.create()
     for _ in range(100):
         await house.publish(*[b"x" * 20] * 1000)
-    leased = await house.lease(10_000)
+    leased = await house.lease_all(10_000)
     await house.ack(leased[::2])
     await house.crash()
     await until(lambda: house.counts().pending == 95_000)

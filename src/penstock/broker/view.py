@@ -71,6 +71,7 @@ class View(Hosted[Queue]):
         "burying",
         "consumers",
         "definition",
+        "edition",
         "floors",
         "gone",
         "gone_records",
@@ -93,6 +94,7 @@ class View(Hosted[Queue]):
         self.id = view_id
         self.alarm = str(view_id)
         self.definition = definition
+        self.edition = 0  # rises when all that waits is seen anew: what was read before then is not to be shown
         self.shelf = shelf
         self.streams: dict[int, ViewStream] = {}
         self.numbers: dict[tuple[str, int], int] = {}  # (topic, partition) -> stream
@@ -154,6 +156,7 @@ class View(Hosted[Queue]):
     def redefine(self, definition: ViewFact) -> None:
         """Other settings or other matches."""
         self.definition = definition
+        self.edition += 1
         sieves = {source.topic: self._sieve(source.topic) for source in definition.sources}
         for stream in self.streams.values():
             sieve = sieves.get(stream.topic.name)

@@ -11,7 +11,7 @@ from penstock.model.errors import PenstockError
 # Who does not wait still waits so long for what is being read: an answer of nothing should mean that there is nothing.
 PATIENCE_S = 0.5
 # Who has some but may have more waits so long for what is being read.
-LINGER_S = 0.005
+LINGER_S = 0.02
 
 
 class Taker:

@@ -17,6 +17,7 @@ from penstock.model.errors import OffsetOutOfRange, PenstockError, UnknownTopic
 from penstock.model.record import Record
 
 CHUNK_BYTES = 256 << 10
+MAX_SHOWN_AT_ONCE = 1_000  # records; then others have their turn
 RETRY_AFTER_MS = 1_000  # a partition that could not be opened or read
 
 _log = logging.getLogger(__name__)
@@ -101,19 +102,28 @@ class Pump:
             await home.topics.open(stream.topic, stream.index)
             return
         view.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+        edition = view.edition
         try:
             records, next_offset = await home.chunks.read(partition, max(offset, partition.start_offset), CHUNK_BYTES)
         except OffsetOutOfRange:
             return  # trimmed meanwhile: the next look finds the new start
-        if view.gone is not None or stream.number not in view.streams:
-            return
-        now = home.now
+        self._failing = False
+        for at in range(0, max(len(records), 1), MAX_SHOWN_AT_ONCE):
+            if at:
+                await asyncio.sleep(0)
+            if view.gone is not None or view.edition != edition or view.streams.get(stream.number) is not stream:
+                return
+            shown = records[at : at + MAX_SHOWN_AT_ONCE]
+            is_last = at + len(shown) == len(records)
+            self._show(stream, shown, next_offset if is_last else shown[-1].offset + 1)
+
+    def _show(self, stream: ViewStream, records: Sequence[Record], next_offset: int) -> None:
+        view, now = self._view, self._home.now
         arrivals, due = stream.sieve.sift(records, now.wall_ms)
-        if offset < stream.known_end:
+        if records and records[0].offset < stream.known_end:
             due = self._waiting(stream, due)
         view.shelf.keep(stream.number, due)
-        home.perform(view, view.machine.arrived(now, stream.number, arrivals, next_offset))
-        self._failing = False
+        self._home.perform(view, view.machine.arrived(now, stream.number, arrivals, next_offset))
 
     def _waiting(self, stream: ViewStream, records: Sequence[Record]) -> list[Record]:
         """Those that may be handed out: of what was seen before, some are settled or leased already."""
