@@ -43,6 +43,17 @@ class Intake(Dispatch):
             self._again_ms = 0  # there is no moment here to lease anything from: the next tick does
         return self._told(Decision())
 
+    def reopened(self, stream: int, end_offset: int) -> None:
+        """Before anything else is said of a stream after replay: the partition ends here.
+
+        What is known of later messages is known of messages that it lost; their offsets are given to others.
+        """
+        found = self._progress.streams.get(stream)
+        if found is not None:
+            low = place_of(stream, end_offset)
+            self._forget_places(lambda place: stream_of(place) == stream and place >= low, leased_too=True)
+            self._progress.cut(found, end_offset)
+
     def grew(self, stream: int, start_offset: int, end_offset: int) -> None:
         """What the partition holds now; for counting, and so that what retention removed is passed over."""
         found = self._progress.streams.get(stream)

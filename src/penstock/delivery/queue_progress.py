@@ -86,6 +86,25 @@ class Progress:
         self.streams[number] = stream
         stream.__init__(number, start, start, 0)  # type: ignore[misc]
 
+    def cut(self, stream: Stream, end: int) -> None:
+        """The partition lost what it held from here on: nothing is settled of what will come in its place."""
+        number = stream.number
+        for chunk in [chunk for chunk in self.settled if chunk >> _STREAM_SHIFT == number]:
+            kept = max(0, min(CHUNK_SIZE, end - ((chunk << CHUNK_BITS) & OFFSET_MASK)))
+            bits = self.settled[chunk]
+            if bits >> kept:
+                self.settled[chunk] = bits & (1 << kept) - 1
+                if chunk in self.passed:
+                    self.passed[chunk] &= (1 << kept) - 1
+                self.touched.add(chunk)
+        if stream.floor > end:
+            stream.floor, stream.first = end, min(stream.first, end)
+            stream.passed = min(stream.passed, end - stream.first)
+            self._touched_floors.add(number)
+        stream.seen, stream.end = min(stream.seen, end), min(stream.end, end)
+        stream.known_end = min(stream.known_end, end)
+        stream.durable_floor = min(stream.durable_floor, end)
+
     # -- settling -----------------------------------------------------------------------------------------------
 
     def is_settled(self, place: int) -> bool:
@@ -145,7 +164,8 @@ class Progress:
                 bits |= had
                 self.settled[chunk] = FULL_CHUNK if bits == FULL_CHUNK else bits
                 if passed:
-                    self.passed[chunk] = self.passed.get(chunk, 0) | new
+                    new |= self.passed.get(chunk, 0)
+                    self.passed[chunk] = FULL_CHUNK if new == FULL_CHUNK else new
                 else:
                     self.touched.add(chunk)
             offset += high - low

@@ -83,6 +83,7 @@ class Partition:
         "end_offset",
         "engine",
         "housekeeping_due_ms",
+        "opened_end",
         "producers",
         "settings",
         "settled_end",
@@ -101,6 +102,7 @@ class Partition:
         self.start_offset = state.start_offset
         self.end_offset = state.end_offset
         self.durable_end = state.end_offset
+        self.opened_end = state.end_offset  # what was there; a crash may have cost some of it, as its topic promises
         self.producers = Producers()
         self.cleaned_end = state.start_offset
         self.settled_end: int | None = None  # what lies before it, every queue view has settled; None: there is none
