@@ -177,6 +177,16 @@ def test_at_most_once_gives_credit_back_for_acks_time_and_the_asking() -> None:
     stage.queue.check()
 
 
+def test_acks_of_what_is_settled_already_write_nothing() -> None:
+    stage = Stage(guarantee="at-most-once")
+    stage.publish(5)
+    stage.attach(credit=5)
+    receipts = [Receipt(lease.place, lease.number) for lease in stage.take()]
+    decision = stage.queue.settle(stage.now, stage.ticket(), Outcome.ACK, receipts)
+    assert decision.facts == [] and stage.queue.counts().acked == 5
+    stage.queue.check()
+
+
 def test_what_at_most_once_could_not_settle_is_not_lost() -> None:
     stage = Stage(guarantee="at-most-once", max_priority=3)
     stage.publish(2, priority=2)

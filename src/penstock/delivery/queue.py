@@ -45,7 +45,7 @@ class Queue(Intake):
 
     def attach(self, now: Moment, consumer: int, credit: int, *, lease_ms: int | None = None) -> Decision:
         """A consumer that takes up to `credit` unsettled messages. Fair: those with free credit take turns."""
-        self._leases.attach(consumer, credit, lease_ms)
+        self._leases.attach(consumer, credit, None if lease_ms is None else max(0, min(lease_ms, WEEKS_MS)))
         return self._conclude(now, Decision())
 
     def add_credit(self, now: Moment, consumer: int, credit: int) -> Decision:
@@ -123,6 +123,7 @@ class Queue(Intake):
         run: Grant | None = None
         count = bits = 0
         chunk = -1
+        settled = False  # at most once: it was settled when it was handed out
         for at, (place, number) in enumerate(receipts):
             lease = pop(place, None)
             if lease is None or lease[0] != number:
@@ -137,14 +138,15 @@ class Queue(Intake):
             if grant is not run:
                 if run is not None:
                     leases.give_back(run, count)
-                run, count = grant, 0
+                run, count, settled = grant, 0, grant.settled
             count += 1
-            if place >> CHUNK_BITS != chunk:
-                if bits:
-                    settle_bits(chunk, bits)
-                    bits = 0
-                chunk = place >> CHUNK_BITS
-            bits |= 1 << (place & IN_CHUNK)
+            if not settled:
+                if place >> CHUNK_BITS != chunk:
+                    if bits:
+                        settle_bits(chunk, bits)
+                        bits = 0
+                    chunk = place >> CHUNK_BITS
+                bits |= 1 << (place & IN_CHUNK)
             if marked:
                 self._troubles.forget(place)
                 self._free_key(place)
@@ -212,7 +214,7 @@ class Queue(Intake):
         return None
 
     def _extend(self, now: Moment, receipts: Sequence[Receipt], lease_ms: int | None) -> list[PenstockError | None]:
-        lease_ms = min(self.settings.lease_ms if lease_ms is None else lease_ms, WEEKS_MS)
+        lease_ms = max(0, min(self.settings.lease_ms if lease_ms is None else lease_ms, WEEKS_MS))
         results: list[PenstockError | None] = []
         held = self._leases.held
         kept = []

@@ -11,11 +11,7 @@ from itertools import islice
 from penstock.delivery.decision import Decision, Effect, Fact, Moment
 from penstock.delivery.places import place_of
 from penstock.delivery.queue_backlog import Backlog
-from penstock.delivery.queue_events import (
-    Counts,
-    QueueSettings,
-    Status,
-)
+from penstock.delivery.queue_events import Counts, QueueSettings, Status
 from penstock.delivery.queue_facts import CHUNK, FLOOR, PAUSE, STEP, TROUBLE, key_number, pause_key
 from penstock.delivery.queue_keys import KeyOrder
 from penstock.delivery.queue_leases import Leases
@@ -45,7 +41,8 @@ class QueueState:
         self._number = lease_seed
         self._wall_ahead_ms = 0  # of the monotonic clock
         self._counts = Counts()
-        # Of each decision whose facts are on their way: its effects, and the messages that it settled by handing out.
+        # Of each decision whose facts are on their way: its very list of effects, from which the shell takes what it
+        # performs at once, and the messages that it settled by handing out.
         self._undecided: deque[tuple[list[Effect], dict[int, int]]] = deque()
         self._handing: dict[int, int] = {}  # of the decision that is being made; by place
 
@@ -56,6 +53,7 @@ class QueueState:
     # -- facts -----------------------------------------------------------------------------------------------
 
     def _told(self, decision: Decision) -> Decision:
+        """Everything that changed goes into the decision."""
         progress = self._progress
         if progress.touched:
             progress.advance_touched()
