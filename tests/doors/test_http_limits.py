@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from penstock.app import Server
+from penstock.broker.read import Messages
 from penstock.config.kinds import Listen, Storage
 from penstock.config.settings import Settings
 from penstock.doors.http.door import HttpDoor
+from penstock.doors.http.events import with_ids
 
 WAIT_S = 20.0
 
@@ -344,6 +346,33 @@ async def test_idle_streams_are_kept_alive_by_one_timer(door: HttpDoor, monkeypa
             for _ in range(3):
                 await bare.reader.readuntil(b": still here\n\n")
     for bare in streams:
+        bare.writer.close()
+    await _until(lambda: not door.listener.connections)
+
+
+async def test_what_many_read_is_formatted_once(door: HttpDoor, monkeypatch: pytest.MonkeyPatch) -> None:
+    formatted: list[int] = []
+
+    def counted(messages: Messages) -> bytes:
+        formatted.append(len(messages))
+        return with_ids(messages)
+
+    monkeypatch.setattr("penstock.doors.http.events.with_ids", counted)
+    await works(door)
+    streams = [await Bare.open(door) for _ in range(15)]
+    for bare in streams:
+        bare.say(b"GET /v1/topics/others/events HTTP/1.1\r\n\r\n")
+    async with asyncio.timeout(WAIT_S):
+        for bare in streams:
+            await bare.reader.readuntil(b"id: 0:0\n\n")
+        publisher = await Bare.open(door)
+        records = b",".join([b'{"value": %d}' % n for n in range(100)])
+        publisher.say(post(b"/v1/topics/others/records", b'{"records": [%b]}' % records))
+        assert (await publisher.answer())[0] == 200
+        for bare in streams:
+            await bare.reader.readuntil(b"id: 0:100\n")
+    assert formatted == [100]
+    for bare in (*streams, publisher):
         bare.writer.close()
     await _until(lambda: not door.listener.connections)
 
