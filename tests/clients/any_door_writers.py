@@ -1,4 +1,4 @@
-"""Every way into a topic, each with a client that its users have. A writer takes what it can and tells what that was."""
+"""Every way into a topic, each with a client that its users have. A writer returns what its door could carry."""
 
 import json
 import socket

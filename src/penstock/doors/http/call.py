@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
-from starlette.requests import cookie_parser
 
 from penstock.broker.broker import Broker
 from penstock.doors.http.errors import MalformedBody, MalformedRequest, UnsupportedMediaType
@@ -83,8 +82,12 @@ class Call:
         return None
 
     def cookie(self, name: str) -> str | None:
-        cookies = self.header(b"cookie")
-        return cookie_parser(cookies).get(name) if cookies else None
+        """RFC 6265 §4.2.1: pairs between semicolons; a value may stand in quotes."""
+        for pair in (self.header(b"cookie") or "").split(";"):
+            found, _, value = pair.partition("=")
+            if found.strip() == name:
+                return value.strip().strip('"')
+        return None
 
     def query(self, kind: type[T]) -> T:
         return query_of(self.scope["query_string"], kind)
