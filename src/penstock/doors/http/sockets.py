@@ -22,7 +22,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from penstock.broker.gather import Acks, Target
+from penstock.broker.gather import Acks
 from penstock.broker.queues import DEFAULT_VIEW, Outcome
 from penstock.broker.read import Messages
 from penstock.doors.http.call import Call, encode, from_json, query_of
@@ -127,7 +127,6 @@ class Conversation:
         self._connection: SocketConnection = call.connection  # type: ignore[assignment]
         self._query = query
         self._receive, self._send = receive, send
-        self._target: Target | None = None
         self._inbox = Inbox()
         self._ends: list[Any] = []  # what is closed in the end
         self._pump: asyncio.Task[None] | None = None
@@ -279,11 +278,10 @@ class Conversation:
         if isinstance(request, Ping):
             return _pong()
         if isinstance(request, Publish):
-            if self._target is None:
-                self._target = await self._call.broker.gatherer.target(self._call.principal, self._call["topic"])
+            target = await self._call.broker.gatherer.target(self._call.principal, self._call["topic"])
             producer, sequence = identity(request.producer, request.sequence, None)
             messages = list(map(outgoing, request.records))
-            return _published(self._target.publish(messages, acks=request.acks, producer=producer, sequence=sequence))
+            return _published(target.publish(messages, acks=request.acks, producer=producer, sequence=sequence))
         if self._query.view != "queue":
             raise InvalidRequest("there is nothing to settle: ask for `view=queue`")
         receipts = [receipt_of(text) for text in request.receipts]
