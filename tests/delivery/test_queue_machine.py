@@ -68,6 +68,7 @@ class QueueWorld(RuleBasedStateMachine):
         self.most_attempts = settings.max_attempts
         self.shortest_ttl_ms = settings.ttl_ms
         self.always_ordered = settings.ordered_by_key and not settings.delay_ms
+        self.well_ordered = True
         self.tickets = 0
         self.latest_ms = 0  # that the clock ever showed
         self.start()
@@ -165,7 +166,7 @@ class QueueWorld(RuleBasedStateMachine):
             self.perform(decision, PenstockError("the disk is full"))
             for effect in decision.effects:
                 if isinstance(effect, Deliver):
-                    self.always_ordered = False  # what was settled by handing it out comes back as if new
+                    self.well_ordered = self.always_ordered = False  # what was handed out comes back as it was
                     for lease in effect.leases:
                         if self.out.get(lease.place, (0, 0))[1] == lease.number:
                             del self.out[lease.place]
@@ -454,7 +455,7 @@ class QueueWorld(RuleBasedStateMachine):
                 assert status is not Status.PENDING, "a key's messages come in order"
 
     def important_ones_go_first(self, decision: Decision) -> None:
-        if self.settings.ordered_by_key:
+        if self.settings.ordered_by_key or not self.well_ordered:
             return  # a key that is freed half-way lets another one through
         top = self.settings.max_priority
         delivered = [e for e in decision.effects if isinstance(e, Deliver)]
