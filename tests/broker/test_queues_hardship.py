@@ -1,14 +1,17 @@
 """Queue views in hardship: steps that cannot be taken, disks that take nothing, logs that lost their end."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
-from queue_house import QueueHouse, soon
+from crash_house import CrashHouse, DyingFiles
+from queue_house import QueueHouse, soon, values
 
-from penstock.broker.queues import Publication
+from penstock.broker.queues import Outcome, Publication
 from penstock.model.errors import InvalidRecord, PenstockError, RecordTooLarge, UnknownPartition, UnknownView
 from penstock.model.message import Outgoing
 from penstock.security.principal import ANONYMOUS
+from penstock.testing.files import FaultyFiles
 
 
 @pytest.mark.parametrize(
@@ -53,3 +56,41 @@ async def test_a_step_of_a_view_that_went_meanwhile_does_nothing(queue_house: Qu
     else:
         assert outcome is True
         assert await house.values_of("new") == [b"x"]
+
+
+# -- logs that lost their end ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("looks_first", [False, True])
+@pytest.mark.parametrize("acked", [range(5), (8, 9), (0, 1, 2, 8, 9), range(10)])
+async def test_what_a_log_lost_does_not_hide_what_comes_after_it(
+    tmp_path: Path, acked: tuple[int, ...], looks_first: bool
+) -> None:
+    """The topic is not synced, the ledger of the queues is: a power loss takes the one and leaves the other."""
+    data, remains = tmp_path / "before", tmp_path / "after"
+    (data / "topics").mkdir(parents=True)
+    files = DyingFiles(str(data))
+    house = await CrashHouse(data, files).open()
+    await house.topics.create("orders", 1, {"durability": "os"})
+    await house.create(retry_initial_ms=0)
+    await house.publish(*(b"%d" % number for number in range(10)))
+    leased = await house.lease_all(10)
+    await house.ack([leased[offset] for offset in acked])
+    await house.settle(Outcome.NACK, [one for one in leased if one.record.offset not in acked])
+    files.crash_at = files.calls + 1
+    await house.bury()
+    files.after_power_loss(str(remains))
+
+    house = await CrashHouse(remains, FaultyFiles()).open()
+    if looks_first:
+        assert await house.lease() == []
+    new = [b"new %d" % number for number in range(12)]
+    await house.publish(*new)
+    again = await house.lease_all(12)
+    assert values(again) == new
+    assert {one.attempt for one in again} == {1}
+    await house.ack(again)
+    await house.restart()
+    assert await house.lease() == []
+    assert house.counts().processed == 12
+    await house.close()

@@ -6,7 +6,6 @@ was answered: what is settled stays settled, what is dead or was made in a step 
 """
 
 import asyncio
-import contextlib
 import random
 import shutil
 from collections import Counter
@@ -14,55 +13,17 @@ from collections.abc import Awaitable
 from pathlib import Path
 
 import pytest
-from queue_house import QueueHouse, soon, until
+from crash_house import CrashHouse, DyingFiles
+from queue_house import soon, until
 
 from penstock.broker.queues import Delivery, Outcome, Publication
 from penstock.model.errors import PenstockError
 from penstock.model.message import Outgoing
 from penstock.security.principal import ANONYMOUS
-from penstock.storage.disk import DiskEngine
-from penstock.storage.engine import Engine
-from penstock.testing.clock import ManualClock
-from penstock.testing.files import Crash, FaultyFiles, PowerLossFiles
+from penstock.testing.files import Crash, FaultyFiles
 
 DEAD = "orders.queue.dead"
 MESSAGES = 8
-
-
-class DyingFiles(PowerLossFiles):
-    """Tells when it died."""
-
-    def __init__(self, root: str) -> None:
-        super().__init__(root)
-        self._loop = asyncio.get_running_loop()
-        self.died = asyncio.Event()
-
-    def _before(self, method: str) -> bool:
-        dies = super()._before(method)
-        if dies:
-            self._loop.call_soon_threadsafe(self.died.set)
-        return dies
-
-
-class CrashHouse(QueueHouse):
-    def __init__(self, data: Path, files: FaultyFiles) -> None:
-        super().__init__("disk", data, ManualClock())
-        self.files = files
-        self.engines: list[DiskEngine] = []
-
-    def _engine(self) -> Engine:
-        self.engines.append(DiskEngine(self.data, self.clock, files=self.files))
-        return self.engines[-1]
-
-    async def bury(self) -> None:
-        """Release what a dead process would not hold any more."""
-        with contextlib.suppress(AttributeError):
-            await self.queues.stop()
-        for engine in self.engines:
-            engine._executor.shutdown()
-            engine._committer.shutdown()
-            engine._descriptors.close()
-            engine._directory.unlock()
 
 
 class Life:

@@ -1,4 +1,4 @@
-"""A partition that lost its end in a crash, as its topic allows: what comes in its place is new, what is left is not."""
+"""A partition that lost its end in a crash, as its topic allows: what comes instead is new, what is left is not."""
 
 import pytest
 from queue_stage import Stage, offset_of

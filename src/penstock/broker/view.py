@@ -49,13 +49,14 @@ class Consumer:
 class ViewStream:
     """One partition that the view reads; opened when first used."""
 
-    __slots__ = ("index", "known_end", "number", "retry_ms", "sieve", "topic", "watched")
+    __slots__ = ("again", "index", "known_end", "number", "retry_ms", "sieve", "topic", "watched")
 
     def __init__(self, number: int, topic: Topic, index: int, sieve: Sieve) -> None:
         self.number = number
         self.topic = topic
         self.index = index
         self.sieve = sieve
+        self.again = False  # read before the server started, and not looked at since
         self.watched = False
         self.known_end = 0  # what lies before it may have been seen before; -1: all that is there when it is read
         self.retry_ms = 0  # after a failed read: not before this time (monotonic)
@@ -133,6 +134,7 @@ class View(Hosted[Queue]):
             if sieve is None:
                 sieve = sieves[fact.topic] = self._sieve(fact.topic)
             stream = self.streams[fact.number] = ViewStream(fact.number, topics[fact.topic], fact.partition, sieve)
+            stream.again = again
             stream.known_end = -1 if again else 0
             self.numbers[fact.topic, fact.partition] = fact.number
             self.machine.add_stream(fact.number, fact.start_offset)
@@ -162,7 +164,7 @@ class View(Hosted[Queue]):
             sieve = sieves.get(stream.topic.name)
             if sieve is not None:
                 stream.sieve = sieve
-            stream.known_end = -1
+            stream.known_end = -1 if stream.partition is None else stream.partition.durable_end
 
     def _sieve(self, topic: str) -> Sieve:
         source = self.definition.source(topic)
@@ -174,7 +176,15 @@ class View(Hosted[Queue]):
         for stream in self.streams.values():
             partition = stream.partition
             if partition is not None:
-                self.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+                self.look(stream, partition)
+
+    def look(self, stream: ViewStream, partition: Partition) -> None:
+        """Tell the machine what a partition holds now."""
+        if stream.again:
+            stream.again = False
+            self.machine.reopened(stream.number, partition.opened_end)
+            self.floors[stream.number] = self.machine.floor(stream.number)
+        self.machine.grew(stream.number, partition.start_offset, partition.durable_end)
 
     def info(self) -> ViewInfo:
         self.survey()

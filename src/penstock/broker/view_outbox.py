@@ -172,6 +172,8 @@ async def read_places(topics: Topics, view: View, places: Sequence[int], *, leav
         stream = view.streams.get(number)
         if stream is not None:
             partition = stream.partition or await topics.open(stream.topic, stream.index)
+            if stream.again:
+                view.look(stream, partition)
             records = await read_offsets(partition, offsets)
             high = number << OFFSET_BITS
             found.update((high | offset, record) for offset, record in records.items())

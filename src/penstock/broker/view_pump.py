@@ -101,7 +101,7 @@ class Pump:
         if partition is None:
             await home.topics.open(stream.topic, stream.index)
             return
-        view.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+        view.look(stream, partition)
         edition = view.edition
         try:
             records, next_offset = await home.chunks.read(partition, max(offset, partition.start_offset), CHUNK_BYTES)
@@ -144,7 +144,7 @@ class Pump:
         if stream.known_end < 0:
             stream.known_end = partition.durable_end
         partition.watch(self._news)
-        self._view.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+        self._view.look(stream, partition)
 
     def _news(self, partition: Partition, new_bytes: int) -> None:
         view = self._view

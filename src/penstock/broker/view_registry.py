@@ -113,8 +113,9 @@ class Registry:
 
     async def erase(self, view: View, reason: PenstockError) -> None:
         record = self._host.ledger.record
-        erased = {record(fact.key, None) for fact in view.machine.tombstones()}
-        erased.add(record(definition_key(view.id), None))
+        # The definition goes first: facts without one are swept at start, a view without its facts would begin anew.
+        erased = {record(definition_key(view.id), None)}
+        erased.update(record(fact.key, None) for fact in view.machine.tombstones())
         await asyncio.gather(*erased)
         if self.by_address.get(view.address) is view:
             del self.by_address[view.address]
@@ -232,5 +233,7 @@ class Registry:
                     for stream in list(view.streams.values()):
                         if stream.partition is None:
                             await self._topics.open(stream.topic, stream.index)
+                    view.survey()
+                    self._host.perform(view, view.machine.tick(self._host.now))  # what was lost is told soon
                 except PenstockError as error:
                     _log.warning("view %s does not reach topic %s: %s", view.address, topic.name, error)
