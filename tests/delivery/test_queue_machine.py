@@ -57,6 +57,8 @@ class QueueWorld(RuleBasedStateMachine):
         self.ledger: dict[bytes, bytes] = {}
         self.logs: dict[int, list[Arrival | None]] = {stream: [] for stream in STREAMS}
         self.starts = dict.fromkeys(STREAMS, 0)
+        self.current = {stream: stream for stream in STREAMS}  # a topic that is made again is another stream
+        self.deleted: list[int] = []
         self.unsettled: deque[Decision] = deque()
         self.behind = False  # facts were lost, and the machine has not told them again yet
         self.known: list[Lease] = []  # every lease that a consumer ever saw
@@ -81,13 +83,15 @@ class QueueWorld(RuleBasedStateMachine):
         self.out: dict[int, tuple[int | None, int, int]] = {}  # place: consumer, number, deadline
         self.burying: list[Bury] = []
         self.performing: list[Perform] = []
+        for stream in self.deleted:
+            self.decided(self.queue.remove_stream(stream))
         self.decided(self.queue.resume(self.now))
 
     def replayed(self) -> Queue:
         queue = Queue(1, self.settings, lease_seed=self.clock.wall_ms() * 1_000)
         for key, value in self.ledger.items():
             queue.replay(key, value)
-        for stream in STREAMS:
+        for stream in self.logs:
             queue.add_stream(stream, 0)
             queue.grew(stream, self.starts[stream], len(self.logs[stream]))
         return queue
@@ -221,6 +225,7 @@ class QueueWorld(RuleBasedStateMachine):
     def messages_are_published(
         self, stream: int, count: int, priority: int, delay_ms: int, ttl_ms: int, key: int
     ) -> None:
+        stream = self.current[stream]
         log, now_ms = self.logs[stream], self.clock.wall_ms()
         for offset in range(len(log), len(log) + count):
             log.append(
@@ -237,16 +242,29 @@ class QueueWorld(RuleBasedStateMachine):
 
     @rule(stream=st.sampled_from(STREAMS), count=st.sampled_from((1, 2, 2, 2, 1_200)))
     def others_are_published(self, stream: int, count: int) -> None:
+        stream = self.current[stream]
         if len(self.logs[stream]) < 1_200:
             self.logs[stream] += [None] * count
             self.queue.grew(stream, self.starts[stream], len(self.logs[stream]))
 
     @rule(stream=st.sampled_from(STREAMS), pick=picks)
     def retention_removes_some(self, stream: int, pick: int) -> None:
+        stream = self.current[stream]
         start = self.starts[stream]
         self.starts[stream] = start = start + pick % 3 if start + 3 < len(self.logs[stream]) else start
         self.excused |= {place_of(stream, offset) for offset in range(start)}
         self.queue.grew(stream, start, len(self.logs[stream]))
+
+    @rule(stream=st.sampled_from(STREAMS))
+    def topic_is_deleted_and_made_again(self, stream: int) -> None:
+        old, new = self.current[stream], 10 + len(self.deleted)
+        self.current[stream] = new
+        self.deleted.append(old)
+        del self.logs[old]
+        self.logs[new], self.starts[new] = [], 0
+        self.out = {place: lease for place, lease in self.out.items() if stream_of(place) != old}
+        self.decided(self.queue.remove_stream(old))
+        self.queue.add_stream(new, 0)
 
     # -- consumers ----------------------------------------------------------------------------------------------
 
@@ -481,6 +499,8 @@ class QueueWorld(RuleBasedStateMachine):
         if self.unsettled or self.behind or self.queue._again_ms is not None:
             return
         replayed = self.replayed()
+        for stream in self.deleted:
+            replayed.remove_stream(stream)
         replayed.resume(self.now)
         for stream, log in self.logs.items():
             assert self.queue.floor(stream) <= replayed.floor(stream) or self.starts[stream]
