@@ -6,7 +6,7 @@ import pytest
 from queue_house import QueueHouse, until, values
 
 from penstock.broker.queues import Match, Outcome, Publication, QueueSettings, Source, Status
-from penstock.model.errors import LeaseLost, StorageFull, UnknownView
+from penstock.model.errors import LeaseLost, NotAllowed, RecordTooLarge, StorageFull, UnknownView
 from penstock.model.message import DELAY_MS, Outgoing
 from penstock.security.principal import ANONYMOUS
 
@@ -271,3 +271,21 @@ async def test_a_step_whose_intent_cannot_be_stored_is_done_once_it_can(queue_ho
     assert await asked is True
     assert house.counts().processed == 1
     assert await house.values_of("mails") == [b"dear", b"sir"]
+
+
+async def test_a_step_that_could_not_be_published_is_refused_before_anything_happens(queue_house: QueueHouse) -> None:
+    house = queue_house
+    await house.create()
+    await house.topics.create("small", 1, {"max.message.bytes": "1000"})
+    await house.publish(b"a")
+    (leased,) = await house.lease()
+    large = [Publication("small", (Outgoing(None, bytes(2000)),))]
+    with pytest.raises(RecordTooLarge):
+        await house.queues.step(ANONYMOUS, "orders", "queue", "s", [leased.receipt], large)
+    internal = [Publication("__penstock_catalogue", (Outgoing(b"k", b"v"),))]
+    with pytest.raises(NotAllowed):
+        await house.queues.step(ANONYMOUS, "orders", "queue", "s", [leased.receipt], internal)
+    assert house.counts().processing == 1
+    fitting = [Publication("small", (Outgoing(None, b"fits"),))]
+    assert await house.queues.step(ANONYMOUS, "orders", "queue", "s", [leased.receipt], fitting) is True
+    assert await house.values_of("small") == [b"fits"]

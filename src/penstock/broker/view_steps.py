@@ -13,11 +13,21 @@ import msgspec
 from penstock.broker.gather import Gatherer
 from penstock.broker.view import Home, View
 from penstock.delivery.queue_events import Perform
-from penstock.model.errors import PenstockError, UnknownTopic
+from penstock.model.errors import (
+    InvalidRecord,
+    InvalidTimestamp,
+    NotAllowed,
+    PenstockError,
+    RecordTooLarge,
+    UnknownPartition,
+    UnknownTopic,
+)
 from penstock.model.message import Outgoing
 from penstock.security.principal import BROKER
 
 RETRY_AFTER_S = 1.0
+
+_IN_VAIN = (InvalidRecord, InvalidTimestamp, NotAllowed, RecordTooLarge, UnknownPartition)  # however often it is tried
 
 _log = logging.getLogger(__name__)
 
@@ -66,7 +76,7 @@ class Steps:
         self._home.perform(view, view.machine.performed(self._home.now, step.step))
 
     async def _publish(self, left: dict[str, list[Outgoing]], producer: str) -> None:
-        futures = []
+        futures, topics = [], []
         for topic in list(left):
             try:
                 target = await self._gatherer.target(BROKER, topic)
@@ -74,6 +84,12 @@ class Steps:
                 del left[topic]  # deleted since the step was taken, and its messages with it
                 continue
             futures.append(target.publish(left[topic], producer=producer))
-        for outcome in await asyncio.gather(*futures, return_exceptions=True):
-            if isinstance(outcome, BaseException):
+            topics.append(topic)
+        outcomes = await asyncio.gather(*futures, return_exceptions=True)
+        for topic, outcome in zip(topics, outcomes, strict=True):
+            if isinstance(outcome, _IN_VAIN):
+                # All was well when the step was taken; the topic's settings have changed since.
+                _log.error("%s cannot publish %d messages to %s: %s", producer, len(left[topic]), topic, outcome)
+            elif isinstance(outcome, BaseException):
                 raise outcome
+            del left[topic]
