@@ -3,27 +3,26 @@
 Plain calls take effect in the order they are made; their futures resolve when what was decided is durable.
 
     views.py            what a view is, as a fact            view_registry.py    which views there are
+    view_changes.py     how they come, change and go         view_expiry.py      those that nobody uses
     view.py             a view at home here                  view_host.py        its decisions are obeyed
     view_pump.py        from the log to the machine          view_outbox.py      from the machine to the consumers
     view_lease.py       leasing by a call                    view_steps.py       settle and publish in one step
     view_burial.py      dead letters                         view_redrive.py     and back again
-    view_floors.py      what the log may forget              view_expiry.py      views that nobody uses
-    view_subscription.py, view_peek.py                       consuming by a callback; looking without taking
+    view_floors.py      what the log may forget              view_peek.py        looking without taking
+    view_subscription.py                                     consuming by a callback
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
 from penstock.broker.administer import Administrator
 from penstock.broker.gather import Gatherer
 from penstock.broker.hosting import Ledger
 from penstock.broker.view import Delivery, View
 from penstock.broker.view_burial import dead_letter_topic
+from penstock.broker.view_changes import ViewChanges
 from penstock.broker.view_expiry import CHORE as EXPIRY
-from penstock.broker.view_expiry import Expiry
 from penstock.broker.view_floors import CHORE as FLOORS
 from penstock.broker.view_floors import Floors
 from penstock.broker.view_host import ViewHost
@@ -38,18 +37,14 @@ from penstock.broker.views import OWN_PREFIX, Source, ViewInfo, address_of, chec
 from penstock.delivery.filters import Match, compile_filter
 from penstock.delivery.places import place_of
 from penstock.delivery.queue_events import Counts, Outcome, QueueSettings, Reason, Receipt, Status
-from penstock.log.topics import Topic, Topics
+from penstock.log.topics import Topics
 from penstock.model.clock import Clock
 from penstock.model.errors import (
     InvalidRequest,
-    InvalidTopicName,
     InvalidViewName,
     PenstockError,
     UnknownPartition,
-    UnknownView,
-    ViewExists,
 )
-from penstock.model.ids import is_internal
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import BROKER, Principal
 
@@ -59,7 +54,6 @@ __all__ = [
 ]  # fmt: skip
 
 DEFAULT_VIEW = "queue"  # what `SUBSCRIBE orders/queue` means
-QUEUE_TOPIC_SETTINGS = {"cleanup.policy": "settled"}  # of topics that are made for a view
 
 MAX_CREDIT = 1_000_000
 MAX_STEP_BYTES = 8 << 20
@@ -82,16 +76,16 @@ class Queues:
         self._topics = topics
         self._clock = clock
         self._authorizer = authorizer
-        self._administrator = administrator
         self._gatherer = gatherer
         self._host = ViewHost(ledger, clock, topics, gatherer, self._chore)
         self._registry = Registry(self._host, topics, max_views)
         self._floors = Floors(self._host, self._registry.by_topic)
-        self._expiry = Expiry(self._host, self._end)
+        self._changes = ViewChanges(self._host, self._registry, self._floors, topics, administrator)
+        self._expiry = self._changes.expiry
         self._takers: set[Taker] = set()
         self._unbroken: set[asyncio.Task[Any]] = set()
         self._released = False
-        topics.grown = self._grown
+        topics.grown = self._changes.topic_has_grown
 
     # -- views ------------------------------------------------------------------------------------------------
 
@@ -122,49 +116,8 @@ class Queues:
         self._authorizer.check(principal, Operation.READ, Resource.TOPIC, topic)
         check_settings(topic, name, settings)
         compile_filter(matches)
-        return await self._unbreakable(self._create(principal, topic, name, settings, matches, start, or_existing))
-
-    async def _create(
-        self,
-        principal: Principal,
-        topic: str,
-        name: str,
-        settings: QueueSettings | None,
-        matches: Sequence[Match],
-        start: Start,
-        or_existing: bool,
-    ) -> ViewInfo:
-        address = address_of(topic, name)
-        async with self._registry.change(address):
-            known = self._registry.by_address.get(address)
-            if known is not None:
-                if or_existing:
-                    return known.info()
-                raise ViewExists(f"there is a queue view {address!r} already")
-            known_topic = await self._administrator.topic_on_first_use(principal, topic, settings=QUEUE_TOPIC_SETTINGS)
-            view = await self._add(known_topic, name, settings, matches, start)
-        return view.info()
-
-    async def _add(
-        self,
-        topic: Topic,
-        name: str,
-        settings: QueueSettings | None,
-        matches: Sequence[Match],
-        start: Start,
-    ) -> View:
-        if is_internal(topic.name):
-            raise InvalidTopicName(f"topic {topic.name!r} is the broker's own; it has no queue views")
-        chosen = settings or QueueSettings()
-        if chosen.guarantee == QueueSettings().guarantee:
-            chosen = msgspec.structs.replace(chosen, guarantee=topic.settings.guarantee)
-        view = await self._registry.add(topic, name, chosen, Source(topic.name, tuple(matches)), start)
-        if topic.name not in self._topics.by_name:  # deleted meanwhile, when it had no such view yet
-            await self._registry.erase(view, UnknownView(f"topic {topic.name!r} was deleted"))
-            self._topics.get(topic.name)
-        self._floors.tell_topic(topic)
-        self._expiry.use(view)
-        return view
+        making = self._changes.create(principal, topic, name, settings, matches, start, or_existing=or_existing)
+        return (await self._unbreakable(making)).info()
 
     async def configure(
         self,
@@ -177,37 +130,12 @@ class Queues:
         self._check(principal, Operation.ALTER, topic, name)
         check_settings(topic, name, settings)
         compile_filter(matches or ())
-        return await self._unbreakable(self._configure(topic, name, settings, matches))
-
-    async def _configure(
-        self, topic: str, name: str, settings: QueueSettings, matches: Sequence[Match] | None
-    ) -> ViewInfo:
-        async with self._registry.change(address_of(topic, name)):
-            view = self._registry.get(topic, name)
-            definition = msgspec.structs.replace(view.definition, settings=settings)
-            if matches is not None:
-                definition = definition.with_source(Source(topic, tuple(matches)))
-            await self._registry.redefine(view, definition)
-            view.shelf.clear()  # everything that waits is seen anew
-            self._host.perform(view, view.machine.configure(self._host.now, settings))
-            view.pump.start_anew()
-        self._expiry.use(view)
-        return view.info()
+        return (await self._unbreakable(self._changes.configure(topic, name, settings, matches))).info()
 
     async def delete(self, principal: Principal, topic: str, name: str) -> None:
         self._check(principal, Operation.DELETE, topic, name)
-        await self._unbreakable(self._delete(topic, name, f"queue view {address_of(topic, name)!r} was deleted"))
-
-    async def _delete(self, topic: str, name: str, reason: str) -> None:
-        async with self._registry.change(address_of(topic, name)):
-            view = self._registry.get(topic, name)
-            await self._registry.erase(view, UnknownView(reason))
-        for read in view.topics:
-            self._floors.tell_topic(read)
-
-    async def _end(self, view: View) -> None:
-        definition = view.definition
-        await self._delete(definition.topic, definition.name, f"queue view {view.address!r} was unused for long")
+        reason = f"queue view {address_of(topic, name)!r} was deleted"
+        await self._unbreakable(self._changes.delete(topic, name, reason))
 
     async def add_source(
         self,
@@ -225,31 +153,12 @@ class Queues:
         self._check(principal, Operation.ALTER, topic, name)
         self._authorizer.check(principal, Operation.READ, Resource.TOPIC, source.topic)
         compile_filter(source.matches)
-        return await self._unbreakable(self._add_source(topic, name, source, start))
-
-    async def _add_source(self, topic: str, name: str, source: Source, start: Start) -> ViewInfo:
-        async with self._registry.change(address_of(topic, name)):
-            view = self._registry.get(topic, name)
-            if view.definition.source(source.topic) != source:
-                read = self._topics.get(source.topic)
-                if read.internal:
-                    raise InvalidTopicName(f"topic {read.name!r} is the broker's own; it has no queue views")
-                await self._registry.set_source(view, read, source, start)
-                self._floors.tell_topic(read)
-        return view.info()
+        return (await self._unbreakable(self._changes.add_source(topic, name, source, start))).info()
 
     async def remove_source(self, principal: Principal, topic: str, name: str, source_topic: str) -> ViewInfo:
         """Let the view no longer read this topic; what it had not settled of it is no longer its own. Idempotent."""
         self._check(principal, Operation.ALTER, topic, name)
-        return await self._unbreakable(self._remove_source(topic, name, source_topic))
-
-    async def _remove_source(self, topic: str, name: str, source_topic: str) -> ViewInfo:
-        async with self._registry.change(address_of(topic, name)):
-            view = self._registry.get(topic, name)
-            await self._registry.drop_source(view, source_topic)
-            if source_topic in self._topics.by_name:
-                self._floors.tell_topic(self._topics.get(source_topic))
-        return view.info()
+        return (await self._unbreakable(self._changes.remove_source(topic, name, source_topic))).info()
 
     def views(self, principal: Principal, topic: str | None = None) -> list[ViewInfo]:
         """Those that the principal may see, of one topic or of all; the broker's own are not listed."""
@@ -280,6 +189,7 @@ class Queues:
             await self._topics.open(stream.topic, stream.index)
         view.survey()
         view.shelf.clear()
+        view.edition += 1  # what is being read now is not to be shown
         purged: int = await self._host.ask(view, lambda ticket: view.machine.purge(self._host.now, ticket))
         return purged
 
@@ -295,11 +205,9 @@ class Queues:
         letters_topic = self._topics.by_name.get(dead_letter_topic(view))
         if letters_topic is None:
             return 0
-        name = redrive_view_name(view)
-        async with self._registry.change(address_of(letters_topic.name, name)):
-            letters = self._registry.by_address.get(address_of(letters_topic.name, name))
-            if letters is None:
-                letters = await self._add(letters_topic, name, REDRIVE_SETTINGS, (letters_of(view),), "earliest")
+        letters = await self._changes.ensure(
+            letters_topic, redrive_view_name(view), REDRIVE_SETTINGS, (letters_of(view),)
+        )
         return await redrive(self._host, self._gatherer, view, letters, limit)
 
     async def peek(self, principal: Principal, topic: str, name: str, limit: int = 10) -> list[Delivery]:
@@ -425,28 +333,7 @@ class Queues:
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so are its views, and other views no longer read it."""
-        known = self._topics.by_name.get(topic)
-        for view in list(self._registry.by_topic.get(topic, ())):
-            if known is not None and known in view.topics:
-                continue  # of a new topic with the same name
-            async with self._registry.change(view.address):
-                if view.gone is None and view.definition.topic == topic:
-                    await self._registry.erase(view, UnknownView(f"topic {topic!r} was deleted"))
-                elif view.gone is None:
-                    await self._registry.drop_source(view, topic)
-        for view in list(self._registry.by_address.values()):  # those that no longer read their own topic
-            if view.definition.topic == topic and (known is None or known.id.hex != view.definition.topic_id):
-                await self._delete(topic, view.definition.name, f"topic {topic!r} was deleted")
-
-    def _grown(self, topic: Topic) -> None:
-        for view in self._registry.by_topic.get(topic.name, ()):
-            self._host.spawn(self._fit(view, topic))
-
-    async def _fit(self, view: View, topic: Topic) -> None:
-        async with self._registry.change(view.address):
-            if view.gone is None:
-                await self._registry.fit(view, topic)
-                self._floors.tell_topic(topic)
+        await self._changes.topic_is_gone(topic)
 
     # -- chores -----------------------------------------------------------------------------------------------
 
