@@ -123,7 +123,7 @@ async def test_a_rejected_message_is_dead_and_can_be_driven_back(client: penstoc
 async def test_a_lease_that_ends_is_lost_to_the_next_consumer(client: penstock.Client, topic: str) -> None:
     await client.create_queue(topic, retry_initial_ms=1, retry_ceiling_ms=1)
     await client.publish(topic, "x")
-    async with client.subscribe(topic, "queue", lease_s=0.2) as slow:
+    async with client.subscribe(topic, "queue", lease_s=1.0) as slow:
         [message] = await lease(slow, 1)
         [again] = await lease(slow, 1)
         assert again.attempt == 2
@@ -135,10 +135,10 @@ async def test_a_lease_that_ends_is_lost_to_the_next_consumer(client: penstock.C
 
 async def test_an_extended_lease_does_not_end(client: penstock.Client, topic: str) -> None:
     await client.publish(topic, "x")
-    async with client.subscribe(topic, "queue", lease_s=0.3) as subscription:
+    async with client.subscribe(topic, "queue", lease_s=1.0) as subscription:
         [message] = await lease(subscription, 1)
         await message.extend(lease_s=60)
-        assert await subscription.take(timeout_s=0.6) == []
+        assert await subscription.take(timeout_s=1.5) == []
         await message.ack()
 
 

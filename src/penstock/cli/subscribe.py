@@ -22,6 +22,7 @@ from penstock.client.sync_subscription import SyncSubscription
 
 AT_ONCE = 500
 LOOK_S = 0.3  # how long nothing must come before we look whether that is the end
+FILTERED_LOOK_S = 1.5  # and before we take it for the end, where a filter hides how far we are
 
 
 class View(StrEnum):
@@ -167,7 +168,8 @@ def _log(
         topic, start=begin, partitions=chosen, group=group, auto_commit=False, matches=matches
     ) as subscription:
         while not printer.is_full and (follow or not _at_end(subscription.inner, ends)):
-            batch = subscription.take(printer.room, None if follow else LOOK_S)
+            patience_s = FILTERED_LOOK_S if matches else LOOK_S
+            batch = subscription.take(printer.room, None if follow else patience_s)
             printer.print(batch)
             if batch and group is not None:
                 subscription.commit()
@@ -200,7 +202,7 @@ def _queue(
     with client.subscribe(topic, "queue", name=name, credit=printer.room, matches=matches) as subscription:
         while not printer.is_full:
             batch = subscription.take(printer.room, None if follow else LOOK_S)
-            if not batch and not follow and _nothing_waits(client, topic, name):
+            if not batch and not follow and _nothing_waits(client, topic, name, len(held)):
                 break
             printer.print(batch)
             if ack:
@@ -212,6 +214,9 @@ def _queue(
             subscription.release(held)
 
 
-def _nothing_waits(client: SyncClient, topic: str, name: str) -> bool:
+def _nothing_waits(client: SyncClient, topic: str, name: str, held: int) -> bool:
     queue = client.queue(topic, name)
-    return queue.pending - queue.counts.get("delayed", 0) <= 0 or queue.paused
+    coming = queue.pending - queue.counts.get("delayed", 0)
+    if queue.counts.get("consumers", 0) <= 1:
+        coming += queue.processing - held  # leased to us, and still on its way
+    return coming <= 0 or queue.paused
