@@ -39,6 +39,7 @@ class Stage:
         self.buries = True  # the dead letters can be stored
         self.performs = True
         self.tickets = 0
+        self.looking = False
         self.start()
 
     def start(self) -> None:
@@ -101,11 +102,15 @@ class Stage:
 
     def look(self) -> None:
         """Show the machine what it wants to see."""
+        if self.looking:
+            return
+        self.looking = True
         while wanted := self.queue.wants():
             stream, offset = wanted[0]
             end = min(offset + READ_AT_ONCE, len(self.logs[stream]))
             seen = [arrival for arrival in self.logs[stream][offset:end] if arrival is not None]
             self.decided(self.queue.arrived(self.now, stream, seen, end))
+        self.looking = False
 
     def ticket(self) -> int:
         self.tickets += 1

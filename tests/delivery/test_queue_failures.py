@@ -4,7 +4,7 @@ import pytest
 from queue_stage import Stage
 
 from penstock.delivery.queue import AGAIN_MS
-from penstock.delivery.queue_dispatch import MAX_DYING
+from penstock.delivery.queue_dispatch import MAX_DUE_AT_ONCE, MAX_DYING
 from penstock.delivery.queue_events import WEEKS_MS, Outcome, QueueSettings, Reason
 from penstock.delivery.queue_troubles import back_off_ms
 from penstock.model.errors import InvalidSetting
@@ -170,6 +170,24 @@ def test_a_view_may_delay_everything() -> None:
     assert stage.offsets() == [0, 1]
     stage.advance(1_000)
     assert stage.offsets() == [0, 1, 2]
+
+
+def test_what_is_due_all_at_once_comes_in_portions() -> None:
+    count = 3 * MAX_DUE_AT_ONCE
+    stage = Stage(max_priority=1, lease_ms=1_000, retry_initial_ms=0, max_attempts=0)
+    stage.publish(count, due_ms=stage.clock.wall_ms() + 1_000)
+    stage.clock.advance(1_000)
+    stage.decided(stage.queue.tick(stage.now))
+    assert stage.queue.counts().delayed == 2 * MAX_DUE_AT_ONCE
+    assert stage.queue.next_deadline_ms() == stage.clock.monotonic_ms() + 1
+    stage.advance(5)
+    assert stage.queue.counts().delayed == 0
+    for consumer in range(30):
+        stage.attach(consumer, credit=MAX_DUE_AT_ONCE // 10)
+    assert len(stage.queue._leases.held) == count
+    stage.clock.advance(1_000)
+    stage.queue.tick(stage.now)
+    assert stage.queue.counts().failed == MAX_DUE_AT_ONCE
 
 
 def test_a_clock_that_is_set_moves_what_is_due_by_the_wall() -> None:

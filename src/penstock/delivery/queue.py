@@ -28,6 +28,7 @@ from heapq import heappop, heappush
 
 from penstock.delivery.decision import Decision, Fact, Moment
 from penstock.delivery.places import offset_of, stream_of
+from penstock.delivery.queue_dispatch import MAX_DUE_AT_ONCE
 from penstock.delivery.queue_events import WEEKS_MS, Bury, Deliver, Lease, Outcome, Perform, Reason, Receipt
 from penstock.delivery.queue_facts import CHUNK_BITS
 from penstock.delivery.queue_intake import Intake
@@ -312,13 +313,17 @@ class Queue(Intake):
             for step in dict.fromkeys(steps):
                 if step in self._steps.under_way:
                     decision.effects.append(Perform(step, self._steps.under_way[step].intent.payload))
+        timed_out = 0
         for grant in self._leases.due(now.monotonic_ms):
+            timed_out += grant.open
             for place, held in self._leases.of_grant(grant):
                 self._leases.end(place, held)
                 if grant.settled:
                     self._free_key(place)
                 else:
                     self._fail(now, place, held[2], None, decision)
+            if timed_out >= MAX_DUE_AT_ONCE:
+                break
         while self._bury_again and self._bury_again[0][0] <= now.monotonic_ms:
             _, place = heappop(self._bury_again)
             if place in self._dying:
@@ -333,7 +338,9 @@ class Queue(Intake):
             deadlines.append(due_ms - self._wall_ahead_ms)
         if self._bury_again:
             deadlines.append(self._bury_again[0][0])
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        soonest_ms = min((deadline for deadline in deadlines if deadline is not None), default=None)
+        # What was due at the last look and is still here was too much at once: others have their turn first.
+        return None if soonest_ms is None else max(soonest_ms, self._looked_ms + 1)
 
     def resume(self, now: Moment) -> Decision:
         """After replay: what was leased is ready, what was dying is buried again, begun steps are performed."""

@@ -107,11 +107,11 @@ class Backlog:
     def delay(self, message: int, due_ms: int) -> None:
         heappush(self.delayed, due_ms << DUE_SHIFT | message)
 
-    def ripen(self, wall_ms: int) -> list[int]:
+    def ripen(self, wall_ms: int, most: int) -> list[int]:
         """Take out what is due, the earliest first."""
         delayed, limit = self.delayed, (wall_ms + 1) << DUE_SHIFT
-        ripe = []
-        while delayed and delayed[0] < limit:
+        ripe: list[int] = []
+        while delayed and delayed[0] < limit and len(ripe) < most:
             ripe.append(heappop(delayed) & MESSAGE_MASK)
         return self.without_dropped(ripe)
 

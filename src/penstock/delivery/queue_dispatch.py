@@ -12,6 +12,7 @@ from penstock.delivery.queue_leases import Consumer
 from penstock.delivery.queue_state import QueueState
 from penstock.delivery.queue_troubles import back_off_ms
 
+MAX_DUE_AT_ONCE = 10_000  # messages whose time has come, or is over, per event: the rest a moment later
 MAX_DYING = 1_000  # on their way to the dead letters: nothing more expires until they are there
 
 _new_lease = tuple.__new__
@@ -23,9 +24,10 @@ class Dispatch(QueueState):
     def _conclude(self, now: Moment, decision: Decision) -> Decision:
         """The end of every event: what is due is ready, what is ready is handed out, what changed is told."""
         self._wall_ahead_ms = now.wall_ms - now.monotonic_ms
+        self._looked_ms = now.monotonic_ms
         backlog = self._backlog
         if backlog.delayed:
-            for message in backlog.ripen(now.wall_ms):
+            for message in backlog.ripen(now.wall_ms, MAX_DUE_AT_ONCE):
                 if message & PLACE_MASK in self._troubles.by_place:
                     backlog.put_back(message, again=True)
                 else:

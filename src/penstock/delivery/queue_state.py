@@ -40,6 +40,7 @@ class QueueState:
         self._behind: dict[int, Stream] = {}  # streams with unseen messages, the longest neglected first
         self._number = lease_seed
         self._wall_ahead_ms = 0  # of the monotonic clock
+        self._looked_ms = -1  # monotonic; when it last looked for what is due
         self._counts = Counts()
         # Of each decision whose facts are on their way: its very list of effects, from which the shell takes what it
         # performs at once, and the messages that it settled by handing out.
