@@ -150,6 +150,7 @@ class Outbox:
                 deliveries.append(Delivery(stream.topic.name, stream.index, record, receipt, lease.attempt))
         if gone:
             view.gone_records += len(gone)
+            _log.info("%d messages of %s were removed from the log before they were processed", len(gone), view.address)
             self._home.settle_quietly(view, Outcome.ACK, gone)
         if deliveries:
             self._tell(effect.consumer, deliveries)
