@@ -115,6 +115,7 @@ class HardLife:
         self.acked: set[int] = set()
         self.asked_to_ack: set[int] = set()
         self.stepped: set[int] = set()
+        self.asked_to_step: set[int] = set()
         self.steps = 0
         self.errors = Counter[str]()
         self.held: list[Delivery] = []
@@ -172,6 +173,7 @@ class HardLife:
         self.steps += 1
         publications = [Publication("out", tuple(Outgoing(None, one.record.value) for one in chosen))]
         receipts = [one.receipt for one in chosen]
+        self.asked_to_step |= {number_of(one) for one in chosen}
         stepping = asyncio.ensure_future(
             self.house.queues.step(ANONYMOUS, "orders", "queue", f"step {self.steps}", receipts, publications)
         )
@@ -203,7 +205,8 @@ class HardLife:
                     break
         dead, out = await self.numbers(DEAD), await self.numbers("out")
         assert max((*dead.values(), *out.values()), default=1) == 1, "nothing is there twice"
-        assert self.stepped == set(out)
+        assert self.stepped <= set(out) <= self.asked_to_step
+        assert not self.acked & set(out), "who was told of an error may have taken the step; but then it comes no more"
         done = self.acked | self.asked_to_ack | set(dead) | set(out)
         assert self.published <= done, f"{self.published - done} are lost"
 
