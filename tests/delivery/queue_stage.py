@@ -144,9 +144,9 @@ class Stage:
     def attach(self, consumer: int = 1, credit: int = 10, *, lease_ms: int | None = None) -> None:
         self.decided(self.queue.attach(self.now, consumer, credit, lease_ms=lease_ms))
 
-    def detach(self, consumer: int = 1, *, keep_leases: bool = False) -> None:
+    def detach(self, consumer: int = 1, *, keep_leases: bool = False, lost: bool = False) -> None:
         self.held.pop(consumer, None)
-        self.decided(self.queue.detach(self.now, consumer, keep_leases=keep_leases))
+        self.decided(self.queue.detach(self.now, consumer, keep_leases=keep_leases, lost=lost))
 
     def places(self, consumer: int = 1) -> list[int]:
         return [lease.place for lease in self.held.get(consumer, [])]

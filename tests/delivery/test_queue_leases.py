@@ -2,7 +2,7 @@
 
 from queue_stage import Stage
 
-from penstock.delivery.queue_events import Lease, Outcome
+from penstock.delivery.queue_events import Lease, Outcome, Reason
 from penstock.model.errors import LeaseLost
 
 
@@ -28,6 +28,18 @@ def test_message_returns_when_its_consumer_leaves() -> None:
     stage.detach(1)
     assert stage.offsets(2) == [2, 3, 0, 1]
     assert [lease.attempt for lease in stage.take(2)] == [1, 1, 1, 1], "nobody tried them yet"
+    stage.queue.check()
+
+
+def test_a_message_that_kills_its_consumers_is_dead_in_the_end() -> None:
+    stage = Stage(max_attempts=3)
+    stage.publish(1)
+    for attempt in (1, 2, 3):
+        stage.attach(attempt, credit=1)
+        assert [lease.attempt for lease in stage.take(attempt)] == [attempt], "at once, without a back-off"
+        stage.detach(attempt, lost=True)
+    (letter,) = stage.buried
+    assert (letter.reason, letter.attempts) == (Reason.ATTEMPTS, 3)
     stage.queue.check()
 
 

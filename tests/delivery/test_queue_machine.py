@@ -275,16 +275,18 @@ class QueueWorld(RuleBasedStateMachine):
             self.decided(self.queue.attach(self.now, name, credit, lease_ms=lease_ms))
 
     @precondition(lambda self: self.consumers)
-    @rule(pick=picks, keep=st.booleans())
-    def consumer_leaves(self, pick: int, keep: bool) -> None:
+    @rule(pick=picks, keep=st.booleans(), lost=st.booleans())
+    def consumer_leaves(self, pick: int, keep: bool, lost: bool) -> None:
         name = list(self.consumers)[pick % len(self.consumers)]
         del self.consumers[name]
         for place, (consumer, number, deadline_ms) in list(self.out.items()):
             if consumer == name and keep and place not in self.settled_out():
                 self.out[place] = (None, number, deadline_ms or self.clock.monotonic_ms() + LENT_LEASE_MS)
             elif consumer == name:
+                if lost and place not in self.settled_out():
+                    self.failures[place] += 1
                 del self.out[place]
-        self.decided(self.queue.detach(self.now, name, keep_leases=keep))
+        self.decided(self.queue.detach(self.now, name, keep_leases=keep, lost=lost))
 
     def settled_out(self) -> set[int]:
         return {place for place, (_, grant, _) in self.queue._leases.held.items() if grant.settled}

@@ -271,3 +271,17 @@ async def test_a_consumer_that_takes_but_does_not_read_is_closed_and_others_get_
             assert await talk.ask("PING") == "PONG"
     assert await talk.ask("SUBSCRIBE orders/queue credit=1") == "OK orders/queue"
     assert (await talk.message()).payload == payload
+
+
+async def test_a_lost_consumer_has_failed_and_one_that_took_its_leave_has_not(new_talk: NewTalk) -> None:
+    keeper = await new_talk()
+    await publish(keeper, "orders", 1)
+    for parting, attempt in (("QUIT", 1), ("UNSUBSCRIBE orders/queue", 1), ("", 1), ("", 2)):
+        talk = await new_talk()
+        assert await talk.ask("SUBSCRIBE orders/queue meta=yes") == "OK orders/queue"
+        assert (await talk.message()).meta.endswith(f"attempt={attempt}")
+        if parting:
+            await talk.ask(parting)
+        talk.writer.close()
+    assert await keeper.ask("SUBSCRIBE orders/queue meta=yes") == "OK orders/queue"
+    assert (await keeper.message()).meta.endswith("attempt=3")

@@ -91,6 +91,10 @@ class Host(Generic[H]):
 
     # -- decisions ----------------------------------------------------------------------------------------------
 
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping
+
     def release(self) -> None:
         """Answer everyone who waits, now and from now on, instead of letting them wait for others."""
         self._stopping = True

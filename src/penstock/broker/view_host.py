@@ -122,10 +122,11 @@ class ViewHost(Host[View]):
         self._consumers += 1
         return self._consumers
 
-    def detach(self, view: View, consumer: int) -> None:
+    def detach(self, view: View, consumer: int, *, lost: bool = False) -> None:
         if view.consumers.pop(consumer, None) is not None and view.gone is None:
             view.used_ms = self._clock.monotonic_ms()
-            self.perform(view, view.machine.detach(self.now, consumer))
+            # A server that stops loses its consumers itself.
+            self.perform(view, view.machine.detach(self.now, consumer, lost=lost and not self.is_stopping))
 
     def settle(
         self, view: View, outcome: Outcome, receipts: Sequence[Receipt], **terms: int | None

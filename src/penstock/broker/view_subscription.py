@@ -47,6 +47,6 @@ class Subscription:
         elif self._number in view.consumers:
             host.perform(view, view.machine.add_credit(host.now, self._number, credit))
 
-    def close(self) -> None:
-        """Leave: what is unsettled goes to others at once."""
-        self._host.detach(self._view, self._number)
+    def close(self, *, lost: bool = False) -> None:
+        """Leave: what is unsettled goes to others at once. If the consumer was lost, each has failed once more."""
+        self._host.detach(self._view, self._number, lost=lost)

@@ -66,11 +66,16 @@ class Queue(Intake):
         self._leases.add_credit(found, credit)
         return self._conclude(now, Decision())
 
-    def detach(self, now: Moment, consumer: int, *, keep_leases: bool = False) -> Decision:
-        """The consumer left: what it held is ready again at once, unless the leases were lent beyond its life."""
+    def detach(self, now: Moment, consumer: int, *, keep_leases: bool = False, lost: bool = False) -> Decision:
+        """The consumer left: what it held is ready again at once, unless the leases were lent beyond its life.
+
+        Of a consumer that was lost it counts as a failed attempt, or a message that kills its consumers would do so
+        for ever.
+        """
+        decision = Decision()
         found = self._leases.consumers.get(consumer)
         if found is None:
-            return Decision()
+            return decision
         grants = list(found.grants)
         self._leases.detach(found)
         for grant in grants:
@@ -83,9 +88,11 @@ class Queue(Intake):
                 self._leases.end(place, held)
                 if grant.settled:
                     self._free_key(place)
+                elif lost:
+                    self._fail(now, place, held[2], 0, decision)
                 else:
                     self._return(now, held[2], 0)
-        return self._conclude(now, Decision())
+        return self._conclude(now, decision)
 
     # -- settling --------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from penstock.broker.gather import Acks
-from penstock.broker.queues import DEFAULT_VIEW, Outcome
-from penstock.broker.read import Messages
+from penstock.broker.queues import DEFAULT_VIEW, Outcome, Subscription
+from penstock.broker.read import Messages, Reader
 from penstock.doors.http.call import Call, encode, from_json, query_of
 from penstock.doors.http.errors import HttpError, MalformedBody, problem_of
 from penstock.doors.http.events import (
@@ -46,6 +46,7 @@ from penstock.doors.http.socket_server import SocketConnection
 from penstock.model.errors import InvalidRequest, PenstockError
 
 MAX_UNDER_WAY = 256  # requests of one socket that are not answered yet
+ABNORMAL_CLOSURE = 1006  # RFC 6455 §7.4.1: no close frame came
 POLICY_VIOLATION = 1008
 
 RequestId = int | str | UnsetType
@@ -128,7 +129,9 @@ class Conversation:
         self._query = query
         self._receive, self._send = receive, send
         self._inbox = Inbox()
-        self._ends: list[Any] = []  # what is closed in the end
+        self._ends: list[Reader] = []  # what is closed in the end
+        self._consumer: Subscription | None = None
+        self._lost = False
         self._pump: asyncio.Task[None] | None = None
         self._under_way: set[asyncio.Task[None]] = set()
         self._left = False
@@ -168,12 +171,14 @@ class Conversation:
             lease_ms=query.lease_ms,
             ended=inbox.ended,
         )
-        self._ends.append(subscription)
+        self._consumer = subscription
         return self._hand_out()
 
     def end(self) -> None:
         if self._pump is not None:
             self._pump.cancel()
+        if self._consumer is not None:
+            self._consumer.close(lost=self._lost)
         for each in self._ends:
             each.close()
 
@@ -232,6 +237,7 @@ class Conversation:
         while True:
             message = await self._receive()
             if message["type"] == "websocket.disconnect":
+                self._lost = message.get("code") == ABNORMAL_CLOSURE
                 return
             text = message.get("text")
             body = message.get("bytes") or b"" if text is None else text.encode()

@@ -17,6 +17,7 @@ from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.doors.line import (
+    binary_groups,
     binary_publish,
     binary_push,
     binary_queues,
@@ -40,8 +41,8 @@ if TYPE_CHECKING:
 
 # Importing these modules is what registers their handlers.
 HANDLER_MODULES = (
-    binary_publish, binary_push, binary_queues, binary_read, binary_routers, binary_session, binary_topics,
-    binary_views,
+    binary_groups, binary_publish, binary_push, binary_queues, binary_read, binary_routers, binary_session,
+    binary_topics, binary_views,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
@@ -62,7 +63,9 @@ class Subscription(Protocol):
         """The client takes what it gets again, or has stopped to."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, lost: bool = False) -> None:
+        """`lost`: the client did not leave, its connection broke."""
+        ...
 
 
 class BinaryConnection(asyncio.BufferedProtocol):
@@ -148,7 +151,7 @@ class BinaryConnection(asyncio.BufferedProtocol):
         self._door.listener.gone(self)
         self._frames.clear()
         self.outlet.close()
-        self._leave_all()
+        self._leave_all(lost=True)
         self._send_home()
         if self._closing is not None:
             self._closing.cancel()
@@ -210,10 +213,10 @@ class BinaryConnection(asyncio.BufferedProtocol):
         for task in self._waiting:
             self._loop.call_soon(task.cancel)
 
-    def _leave_all(self) -> None:
+    def _leave_all(self, *, lost: bool = False) -> None:
         subscriptions, self.subscriptions = self.subscriptions, {}
         for subscription in subscriptions.values():
-            subscription.close()
+            subscription.close(lost=lost)
 
     # -- writing ----------------------------------------------------------------------------------------------
 

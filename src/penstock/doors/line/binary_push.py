@@ -53,7 +53,7 @@ class Pushing:
     def room_changed(self, has_room: bool) -> None:
         """The task looks by itself."""
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         self._closed = True
         self._reader.close()
         asyncio.get_running_loop().call_soon(self._task.cancel)

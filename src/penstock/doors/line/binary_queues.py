@@ -107,9 +107,9 @@ class QueuePush:
         self._has_room = has_room
         self._tell()
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         if self.subscription is not None:
-            self.subscription.close()
+            self.subscription.close(lost=lost)
             self.subscription = None
 
 

@@ -65,6 +65,7 @@ class TextConnection(asyncio.Protocol):
         self._draining = False
         self._writable = True
         self._ending = False  # nothing more is taken; closed when all is answered
+        self._left_silently = False  # it closed its side without a QUIT, as a process that is killed does
         self._lingers = False
         self._said_goodbye = False
         self._closed = False
@@ -109,7 +110,7 @@ class TextConnection(asyncio.Protocol):
         """Whoever pipes commands in closes its side after the last; it still wants the answers."""
         if not self._ending:
             self._received(self._parser.finish())
-            self._ending = True
+            self._ending = self._left_silently = True
             self._notify()
         elif self._lingers:
             self._transport.close()
@@ -119,7 +120,7 @@ class TextConnection(asyncio.Protocol):
         self._door.listener.gone(self)
         self._closed = True
         self._commands.clear()
-        self._subscriptions.close()
+        self._subscriptions.close(lost=True)
         self._fetching.close()
         # What was begun is carried through: cancelling it half-way could leave a fact recorded and not shown.
         if self._waiting is not None:
@@ -355,7 +356,7 @@ class TextConnection(asyncio.Protocol):
         if not self._ending or self._said_goodbye or self._slots or self._commands or self._transport.is_closing():
             return
         self._said_goodbye = True
-        self._subscriptions.close()
+        self._subscriptions.close(lost=self._left_silently)
         if not self._lingers:
             self._transport.close()
             return

@@ -72,7 +72,7 @@ class ReaderSubscription:
         except Exception as error:
             self._outlet.broken(error)
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         self._closed = True
         self._reader.close()
         if self._pump is not None:
@@ -131,9 +131,9 @@ class QueueSubscription:
     def ended(self, error: PenstockError) -> None:
         self._outlet.ended(self.address, error)
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         if self.consumer is not None:
-            self.consumer.close()
+            self.consumer.close(lost=lost)
             self.consumer = None
         self._early = []
         if self._repaying is not None:

@@ -61,7 +61,9 @@ class Subscription(Protocol):
         """Deliver from here on: the subscriber knows that it is subscribed."""
         ...
 
-    def close(self) -> None: ...
+    def close(self, *, lost: bool = False) -> None:
+        """`lost`: the other side did not take its leave, it was gone."""
+        ...
 
 
 class Subscriptions:
@@ -90,10 +92,10 @@ class Subscriptions:
             subscription.close()
         return subscription is not None
 
-    def close(self) -> None:
+    def close(self, *, lost: bool = False) -> None:
         self._closed = True
         while self._by_address:
-            self._by_address.popitem()[1].close()
+            self._by_address.popitem()[1].close(lost=lost)
 
 
 def keep_alive(sock: socket.socket | None) -> None:
