@@ -118,8 +118,7 @@ class Forwarder:
 
     async def _copy(self, target: Target, index: int, deliveries: list[Delivery]) -> None:
         """Copy these of one partition, then acknowledge them."""
-        # The id tells a topic from its former self, whose offsets were others.
-        producer = f"route:{self._topics.get(self._router).id}:{index}:{self._view}"
+        producer = f"route:{self._topics.identity(self._topics.get(self._router))}:{index}:{self._view}"
         try:
             await _publish(target, producer, deliveries)
         except _REFUSALS:

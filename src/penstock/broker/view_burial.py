@@ -107,7 +107,7 @@ class Burial:
                 continue
             letter = _dead_letter(view, burial, record, stream.topic, stream.index)
             try:
-                future = target.publish([letter], producer=f"dead:{view.id}:{burial.place}")
+                future = target.publish([letter], producer=self._name(view, burial, record, stream.topic))
             except PenstockError as error:
                 outcomes[at] = error
                 continue
@@ -117,6 +117,10 @@ class Burial:
             if isinstance(result, BaseException):
                 outcomes[at] = result if isinstance(result, PenstockError) else StorageFailed(str(result))
         return outcomes
+
+    def _name(self, view: View, burial: Bury, record: Record, origin: Topic) -> str:
+        """The same for the same message; the time is told because a log that lost its end gives offsets anew."""
+        return f"dead:{view.id}:{burial.place}:{record.timestamp_ms}:{self._home.topics.identity(origin)}"
 
 
 async def make_dead_letter_topic(topics: Topics, view: View, name: str) -> Topic:

@@ -43,7 +43,7 @@ async def redrive(host: ViewHost, gatherer: Gatherer, view: View, letters: View,
         if not taken:
             break
         try:
-            outcomes = await _publish(gatherer, view, letters, taken)
+            outcomes = await _publish(host, gatherer, view, letters, taken)
         except BaseException:
             host.settle_quietly(letters, Outcome.RELEASE, [letter.receipt for letter in taken])
             raise
@@ -59,8 +59,9 @@ async def redrive(host: ViewHost, gatherer: Gatherer, view: View, letters: View,
 
 
 async def _publish(
-    gatherer: Gatherer, view: View, letters: View, taken: Sequence[Delivery]
+    host: ViewHost, gatherer: Gatherer, view: View, letters: View, taken: Sequence[Delivery]
 ) -> list[BaseException | None]:
+    identity = host.topics.identity(letters.topics[0]) if letters.topics else ""
     targets: dict[str, Target] = {}
     futures: list[asyncio.Future[list[Placed]]] = []
     for letter in taken:
@@ -71,7 +72,8 @@ async def _publish(
         record = letter.record
         headers = (*without_dead_headers(record.headers), (ONLY_FOR, view.address.encode()))
         message = Outgoing(record.key, record.value, headers)
-        futures.append(target.publish([message], producer=f"redrive:{letters.id}:{letter.receipt.place}"))
+        producer = f"redrive:{letters.id}:{letter.receipt.place}:{record.timestamp_ms}:{identity}"
+        futures.append(target.publish([message], producer=producer))
     outcomes = await asyncio.gather(*futures, return_exceptions=True)
     return [outcome if isinstance(outcome, BaseException) else None for outcome in outcomes]
 

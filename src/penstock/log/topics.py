@@ -92,6 +92,7 @@ class Topics:
     by_name: dict[str, Topic] = field(default_factory=dict)
     by_id: dict[TopicId, Topic] = field(default_factory=dict)
     partition_count: int = 0
+    _life: str = field(default_factory=lambda: uuid.uuid4().hex)
     _ledger: Ledger | None = None
     _opening: dict[StreamId, asyncio.Task[Partition]] = field(default_factory=dict)
     _changing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
@@ -130,6 +131,10 @@ class Topics:
         if topic is None:
             raise UnknownTopic(f"there is no topic {name!r}")
         return topic
+
+    def identity(self, topic: Topic) -> str:
+        """Tells messages from others that have, or had, the same offsets under the same name."""
+        return f"{topic.id}:{self._life}" if topic.settings.in_memory else str(topic.id)
 
     def get_by_id(self, topic_id: TopicId) -> Topic:
         topic = self.by_id.get(topic_id)
