@@ -1,4 +1,4 @@
-"""Topics in memory begin anew with the server; what is kept on the disk about them must not take the new for the old."""
+"""Topics in memory begin anew with the server; what the disk keeps about them must not take the new for the old."""
 
 import asyncio
 
