@@ -428,7 +428,7 @@ async def test_views_are_made_listed_and_deleted(queue_house: QueueHouse) -> Non
     with pytest.raises(ViewExists):
         await queues.create(ANONYMOUS, "made", "queue")
     same = await queues.create(ANONYMOUS, "made", "queue", QueueSettings(lease_ms=5), or_existing=True)
-    assert same.settings == QueueSettings()
+    assert same.settings == QueueSettings(guarantee="at-least-once")
     await queues.create(ANONYMOUS, "other", "queue")
     assert [(v.topic, v.name) for v in queues.views(ANONYMOUS)] == [("made", "queue"), ("other", "queue")]
     assert [v.topic for v in queues.views(ANONYMOUS, "other")] == ["other"]

@@ -63,9 +63,7 @@ class ViewChanges:
         self, topic: Topic, name: str, settings: QueueSettings | None, matches: Sequence[Match], start: Start
     ) -> View:
         _check_readable(topic)
-        chosen = settings or QueueSettings()
-        if chosen.guarantee == QueueSettings().guarantee:
-            chosen = msgspec.structs.replace(chosen, guarantee=topic.settings.guarantee)
+        chosen = _promising(settings or QueueSettings(), topic)
         view = await self._registry.add(topic, name, chosen, Source(topic.name, tuple(matches)), start)
         if self._topics.by_id.get(topic.id) is not topic:  # deleted meanwhile, when it had no such view yet
             await self._registry.erase(view, UnknownView(f"topic {topic.name!r} was deleted"))
@@ -77,6 +75,7 @@ class ViewChanges:
     async def configure(self, topic: str, name: str, settings: QueueSettings, matches: Sequence[Match] | None) -> View:
         async with self._registry.change(address_of(topic, name)):
             view = self._registry.get(topic, name)
+            settings = _promising(settings, self._topics.get(topic))
             definition = msgspec.structs.replace(view.definition, settings=settings)
             if matches is not None:
                 definition = definition.with_source(Source(topic, tuple(matches)))
@@ -143,6 +142,13 @@ class ViewChanges:
         for view in list(self._registry.by_address.values()):  # those that no longer read their own topic
             if view.definition.topic == topic and (known is None or known.id.hex != view.definition.topic_id):
                 await self.delete(topic, view.definition.name, f"topic {topic!r} was deleted")
+
+
+def _promising(settings: QueueSettings, topic: Topic) -> QueueSettings:
+    """With the topic's guarantee where the view does not ask for its own."""
+    if settings.guarantee is not None:
+        return settings
+    return msgspec.structs.replace(settings, guarantee=topic.settings.guarantee)
 
 
 def _check_readable(topic: Topic) -> None:

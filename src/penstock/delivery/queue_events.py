@@ -26,7 +26,8 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     delay_ms: int = 0  # every message waits so long after its timestamp
     ttl_ms: int = 0  # a message older than this is dead; 0: never
     max_priority: int = 0  # 0: first come, first served; up to 9: higher ones first
-    guarantee: Literal["at-least-once", "at-most-once", "exactly-once"] = "at-least-once"
+    # None is only said to whoever makes a view: what its topic promises.
+    guarantee: Literal["at-least-once", "at-most-once", "exactly-once"] | None = None
     single_active: bool = False  # one consumer gets everything, the next one when it leaves
     ordered_by_key: bool = False  # a key is in flight with one consumer at a time, in order
     max_in_flight: int = 100_000  # leased at once, over all consumers

@@ -34,7 +34,12 @@ FORMER_LEASE = 1  # a commit of what came by an earlier stream: good as long as 
 CARRIED = ((COOKIE, "cookie", "who subscribed; subscribing sets it"),)
 
 SUBSCRIBER = QueueSettings(
-    lease_ms=0, max_attempts=0, dead_letter="", max_in_flight=MAX_UNCOMMITTED, expires_ms=EXPIRES_MS
+    lease_ms=0,
+    max_attempts=0,
+    dead_letter="",
+    guarantee="at-least-once",
+    max_in_flight=MAX_UNCOMMITTED,
+    expires_ms=EXPIRES_MS,
 )
 STEERS_NOTHING = Steering()
 
