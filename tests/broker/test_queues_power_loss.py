@@ -18,7 +18,7 @@ from queue_house import soon, until
 
 from penstock.broker.queues import Delivery, Outcome, Publication
 from penstock.model.errors import PenstockError
-from penstock.model.message import Outgoing
+from penstock.model.message import ONLY_FOR, Outgoing
 from penstock.security.principal import ANONYMOUS
 from penstock.testing.files import Crash, FaultyFiles
 
@@ -192,3 +192,73 @@ async def test_a_power_loss_at_any_call_breaks_no_answer(tmp_path: Path, seed: i
         await check(life, remains)
         shutil.rmtree(data)
         shutil.rmtree(remains)
+
+
+# -- redriving ---------------------------------------------------------------------------------------------------------
+
+
+class Redriven:
+    """All die, and all are brought back. In the end each was processed once, however the way was cut short."""
+
+    def __init__(self, house: CrashHouse) -> None:
+        self.house = house
+        self.published: set[int] = set()
+        self.acked: set[int] = set()
+
+    async def live(self) -> None:
+        house = self.house
+        await house.open()
+        await house.create(retry_initial_ms=0)
+        for number in range(3):
+            await house.publish(b"%d" % number)
+            self.published.add(number)
+        await house.settle(Outcome.REJECT, await house.lease_all(3))
+        await until(lambda: house.counts().processing == 0)
+        assert await soon(house.queues.redrive(ANONYMOUS, "orders", "queue")) == 3
+        (one,) = await house.lease_all(1)
+        await house.ack([one])
+        self.acked.add(number_of(one))
+        await house.queues.stop()
+        await house.topics.close()
+
+    async def check(self, house: CrashHouse) -> None:
+        await house.open()
+        if "orders" not in house.topics.by_name or not house.queues.views(ANONYMOUS):
+            assert not self.published
+            return
+        came = Counter(self.acked)
+        for _ in range(3):  # what had not died yet is rejected and redriven with the others
+            while leased := await house.lease(100):
+                again = [one for one in leased if any(name == ONLY_FOR for name, _ in one.record.headers)]
+                await house.settle(Outcome.REJECT, [one for one in leased if one not in again])
+                await house.ack(again)
+                came.update(number_of(one) for one in again)
+            await until(lambda: house.counts().processing == 0)
+            await soon(house.queues.redrive(ANONYMOUS, "orders", "queue"))
+        assert {number: came[number] for number in self.published} == dict.fromkeys(self.published, 1)
+        assert house.counts().pending == 0
+
+
+async def test_a_redrive_that_is_cut_short_brings_each_letter_back_once(tmp_path: Path) -> None:
+    crash_at, crashed = 0, True
+    while crashed:
+        crash_at += 1
+        data, remains = tmp_path / str(crash_at), tmp_path / f"{crash_at}-remains"
+        (data / "topics").mkdir(parents=True)
+        files = DyingFiles(str(data))
+        files.crash_at = crash_at
+        house = CrashHouse(data, files)
+        life = Redriven(house)
+        await unless_dead(files, life.live())
+        await house.bury()
+        crashed = files.crashed
+        files.after_power_loss(str(remains), random.Random(crash_at))
+        house = CrashHouse(remains, FaultyFiles())
+        try:
+            await life.check(house)
+        finally:
+            await house.close()
+            await house.bury()
+        shutil.rmtree(data)
+        shutil.rmtree(remains)
+    assert crash_at > 50
