@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from penstock._compiled import compiled, obey_environment
 
 if TYPE_CHECKING:
-    from penstock.client.admin import Binding, Bounds, Match, Queue, Router, Topic
+    from penstock.client.admin import Binding, Match, Queue, Router, Topic, TopicDescription
     from penstock.client.client import Client
     from penstock.client.errors import BufferFull, ClientClosed, ClientError, Disconnected, ProtocolBroken, Unreachable
+    from penstock.client.groups import Bounds, Group, GroupListing, GroupOffset, Member
     from penstock.client.log import LogSubscription
     from penstock.client.message import Message, Outgoing
     from penstock.client.push import PubSubSubscription
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from penstock.client.sync import SyncClient
     from penstock.client.sync_subscription import SyncMessage, SyncSubscription
     from penstock.model.errors import (
+        GroupNotEmpty,
         InvalidRecord,
         InvalidRequest,
         InvalidSetting,
@@ -46,23 +48,25 @@ if TYPE_CHECKING:
     from penstock.model.message import Placed
 
 __all__ = [
-    "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Disconnected", "InvalidRecord",
-    "InvalidRequest", "InvalidSetting", "InvalidTopicName", "InvalidViewName", "LeaseLost", "LimitReached",
-    "LogSubscription", "Match", "Message", "NotAllowed", "OffsetOutOfRange", "Outgoing", "PenstockError", "Placed",
-    "ProtocolBroken", "PubSubSubscription", "Queue", "QueueSubscription", "RecordTooLarge", "Router", "RouterExists",
-    "SlowSubscriber", "Step", "StorageFailed", "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription",
-    "TimedOut", "Topic", "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownRouter", "UnknownTopic",
-    "UnknownView", "Unreachable", "ViewExists", "__version__", "compiled",
+    "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Disconnected", "Group", "GroupListing",
+    "GroupNotEmpty", "GroupOffset", "InvalidRecord", "InvalidRequest", "InvalidSetting", "InvalidTopicName",
+    "InvalidViewName", "LeaseLost", "LimitReached", "LogSubscription", "Match", "Member", "Message", "NotAllowed",
+    "OffsetOutOfRange", "Outgoing", "PenstockError", "Placed", "ProtocolBroken", "PubSubSubscription", "Queue",
+    "QueueSubscription", "RecordTooLarge", "Router", "RouterExists", "SlowSubscriber", "Step", "StorageFailed",
+    "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription", "TimedOut", "Topic", "TopicDescription",
+    "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownRouter", "UnknownTopic", "UnknownView", "Unreachable",
+    "ViewExists", "__version__", "compiled",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "penstock.client.admin": ("Binding", "Bounds", "Match", "Queue", "Router", "Topic"),
+    "penstock.client.admin": ("Binding", "Match", "Queue", "Router", "Topic", "TopicDescription"),
     "penstock.client.client": ("Client",),
     "penstock.client.errors": (
         "BufferFull", "ClientClosed", "ClientError", "Disconnected", "ProtocolBroken", "Unreachable",
     ),
+    "penstock.client.groups": ("Bounds", "Group", "GroupListing", "GroupOffset", "Member"),
     "penstock.client.log": ("LogSubscription",),
     "penstock.client.message": ("Message", "Outgoing"),
     "penstock.client.push": ("PubSubSubscription",),

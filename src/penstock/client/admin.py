@@ -1,6 +1,6 @@
-"""Everything a client may ask about topics, queue views, routers and offsets: one call, one request."""
+"""Everything a client may ask about topics, queue views and routers: one call, one request."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from penstock.client.message import Message
@@ -10,6 +10,7 @@ from penstock.model.errors import TopicExists, UnknownRouter, UnknownTopic, Unkn
 from penstock.wire.native import messages as wire
 
 DEFAULT_VIEW = "queue"
+DESCRIBED_AT_ONCE = 100
 RouterKind = Literal["direct", "fanout", "topic", "headers"]
 
 
@@ -26,6 +27,30 @@ class Topic(NamedTuple):
     name: str
     partitions: int
     settings: dict[str, str]
+    internal: bool = False
+
+
+class Partition(NamedTuple):
+    partition: int
+    start: int
+    end: int
+    leader: int
+    replicas: list[int]
+    in_sync: list[int]
+
+
+class TopicSetting(NamedTuple):
+    name: str
+    value: str
+    source: str  # topic, server or default
+
+
+class TopicDescription(NamedTuple):
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: list[Partition]
+    settings: list[TopicSetting]
 
 
 class Queue(NamedTuple):
@@ -64,14 +89,6 @@ class Router(NamedTuple):
     bindings: list[Binding]
 
 
-class Bounds(NamedTuple):
-    """A partition's first offset, the one after its last, and the first at or after the time that was asked for."""
-
-    start: int
-    end: int
-    found: int
-
-
 def match_fields(matches: Sequence[Match]) -> list[wire.MatchFields]:
     return [dict(match) for match in matches]  # type: ignore[arg-type]
 
@@ -99,8 +116,9 @@ class Admin:
         """Set these settings (None takes one back), and grow to so many partitions."""
         await self._session.call(wire.AlterTopic(name, dict(settings or {}), partitions))
 
-    async def topics(self) -> list[Topic]:
-        answer = await self._session.call(wire.ListTopics())
+    async def topics(self, *, internal: bool = False) -> list[Topic]:
+        """All of them, the server's own only if asked for."""
+        answer = await self._session.call(wire.ListTopics(internal))
         return [_topic(one) for one in answer.topics]
 
     async def topic(self, name: str) -> Topic:
@@ -108,19 +126,20 @@ class Admin:
         answer = await self._session.call(wire.FindTopic(name, create=False))
         return _topic(answer.topics[0])
 
-    # -- offsets ------------------------------------------------------------------------------------------------
+    async def describe_topic(self, name: str) -> TopicDescription:
+        """Where its partitions begin and end, and every setting with where it comes from. Raises UnknownTopic."""
+        for found in await self.describe_topics([name]):
+            return found
+        raise UnknownTopic(f"there is no topic {name!r}")
 
-    async def offsets(self, topic: str, partition: int = 0, timestamp_ms: int | None = None) -> Bounds:
-        answer = await self._session.call(wire.ListOffsets(topic, partition, timestamp_ms))
-        return Bounds(answer.start, answer.end, answer.found)
-
-    async def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-        """The next offset to read, by topic and partition."""
-        await self._session.call(wire.Commit(group, [(*place, offset) for place, offset in offsets.items()]))
-
-    async def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:
-        answer = await self._session.call(wire.Committed(group, topic))
-        return {(name, partition): offset for name, partition, offset in answer.offsets}
+    async def describe_topics(self, names: Iterable[str], *, settings: bool = True) -> list[TopicDescription]:
+        """Those of these topics that there are."""
+        wanted = list(names)
+        found = []
+        for start in range(0, len(wanted), DESCRIBED_AT_ONCE):
+            request = wire.DescribeTopics(wanted[start : start + DESCRIBED_AT_ONCE], settings)
+            found += (await self._session.call(request)).topics
+        return [_described(one) for one in found]
 
     # -- queue views --------------------------------------------------------------------------------------------
 
@@ -223,7 +242,16 @@ class Admin:
 
 
 def _topic(info: wire.TopicInfo) -> Topic:
-    return Topic(info.name, info.partitions, info.settings)
+    return Topic(info.name, info.partitions, info.settings, info.internal)
+
+
+def _described(topic: wire.TopicDescription) -> TopicDescription:
+    partitions = [
+        Partition(index, one.start, one.end, one.leader, one.replicas, one.in_sync)
+        for index, one in enumerate(topic.partitions)
+    ]
+    settings = sorted(TopicSetting(one.name, one.value, one.source) for one in topic.settings)
+    return TopicDescription(topic.name, topic.topic_id, topic.internal, partitions, settings)
 
 
 def _queue(view: wire.View) -> Queue:

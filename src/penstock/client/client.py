@@ -15,6 +15,7 @@ from typing import Any, Literal, Self, overload
 
 from penstock.client.address import DEFAULT_PORT, parse_addresses
 from penstock.client.admin import DEFAULT_VIEW, Admin, Match, match_fields
+from penstock.client.groups import Groups
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
 from penstock.client.message import GivenHeaders, Key, Value, header_pairs, key_bytes, value_bytes
 from penstock.client.outbox import ANY_PARTITION
@@ -40,7 +41,7 @@ Kind = Literal["log", "queue", "pubsub"]
 Compression = Literal["none", "gzip", "snappy", "lz4", "zstd"]
 
 
-class Client(Admin):
+class Client(Admin, Groups):
     """One connection to one server, kept alive; any number of tasks may use it at once."""
 
     def __init__(

@@ -8,10 +8,11 @@ from concurrent.futures import Future
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-from penstock.client.admin import DEFAULT_VIEW, Bounds, Match, Queue, Router, RouterKind, Topic
+from penstock.client.admin import DEFAULT_VIEW, Match, Queue, Router, RouterKind, Topic, TopicDescription
 from penstock.client.background import Background
 from penstock.client.client import DEFAULT_SERVER, Acks, Client, Kind
 from penstock.client.errors import ClientClosed
+from penstock.client.groups import Bounds, Group, GroupListing, Place
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
 from penstock.client.message import GivenHeaders, Key, Message, Value
 from penstock.client.push import CREDIT as PUSH_CREDIT
@@ -178,20 +179,41 @@ class SyncClient:
     ) -> None:
         self._loop.wait(self.inner.alter_topic(name, settings, partitions))
 
-    def topics(self) -> list[Topic]:
-        return self._loop.wait(self.inner.topics())
+    def topics(self, *, internal: bool = False) -> list[Topic]:
+        return self._loop.wait(self.inner.topics(internal=internal))
 
     def topic(self, name: str) -> Topic:
         return self._loop.wait(self.inner.topic(name))
 
+    def describe_topic(self, name: str) -> TopicDescription:
+        return self._loop.wait(self.inner.describe_topic(name))
+
+    def describe_topics(self, names: Iterable[str], *, settings: bool = True) -> list[TopicDescription]:
+        return self._loop.wait(self.inner.describe_topics(names, settings=settings))
+
     def offsets(self, topic: str, partition: int = 0, timestamp_ms: int | None = None) -> Bounds:
         return self._loop.wait(self.inner.offsets(topic, partition, timestamp_ms))
 
-    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+    def bounds(self, places: Iterable[Place], timestamp_ms: int | None = None) -> dict[Place, Bounds]:
+        return self._loop.wait(self.inner.bounds(places, timestamp_ms))
+
+    def commit(self, group: str, offsets: Mapping[Place, int]) -> None:
         self._loop.wait(self.inner.commit(group, offsets))
 
-    def committed(self, group: str, topic: str | None = None) -> dict[tuple[str, int], int]:
+    def committed(self, group: str, topic: str | None = None) -> dict[Place, int]:
         return self._loop.wait(self.inner.committed(group, topic))
+
+    def delete_offsets(self, group: str, places: Iterable[Place]) -> None:
+        self._loop.wait(self.inner.delete_offsets(group, places))
+
+    def groups(self) -> list[GroupListing]:
+        return self._loop.wait(self.inner.groups())
+
+    def group(self, name: str) -> Group:
+        return self._loop.wait(self.inner.group(name))
+
+    def delete_group(self, name: str) -> None:
+        self._loop.wait(self.inner.delete_group(name))
 
     def create_queue(self, topic: str, name: str = DEFAULT_VIEW, **options: Any) -> Queue:
         return self._loop.wait(self.inner.create_queue(topic, name, **options))

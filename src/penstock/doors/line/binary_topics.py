@@ -1,14 +1,22 @@
-"""Topics: finding, listing, making, changing and deleting them."""
+"""Topics: finding, listing, describing, making, changing and deleting them."""
 
+from penstock.broker.observe import SettingView
 from penstock.doors.line.binary_api import Call, handles
 from penstock.log.topics import Topic
+from penstock.model.errors import UnknownPartition, UnknownTopic
 from penstock.wire.native.messages import (
     AlterTopic,
     CreateTopic,
     DeleteTopic,
+    DescribeTopics,
     Done,
     FindTopic,
     ListTopics,
+    Message,
+    PartitionInfo,
+    SettingInfo,
+    TopicDescription,
+    TopicDescriptions,
     TopicInfo,
     Topics,
 )
@@ -22,7 +30,8 @@ async def find_topic(call: Call, request: FindTopic) -> Topics:
 
 @handles(ListTopics)
 async def list_topics(call: Call, request: ListTopics) -> Topics:
-    return Topics([_info(topic) for topic in call.broker.observer.topics(call.principal)])
+    topics = call.broker.observer.topics(call.principal, internal=request.internal)
+    return Topics([_info(topic) for topic in topics])
 
 
 @handles(CreateTopic)
@@ -50,4 +59,39 @@ async def alter_topic(call: Call, request: AlterTopic) -> Done:
 
 
 def _info(topic: Topic) -> TopicInfo:
-    return TopicInfo(topic.name, topic.partition_count, dict(topic.settings.overrides))
+    return TopicInfo(topic.name, topic.partition_count, dict(topic.settings.overrides), topic.internal)
+
+
+# -- describing ---------------------------------------------------------------------------------------------
+
+
+@handles(DescribeTopics)
+async def describe_topics(call: Call, request: DescribeTopics) -> object:
+    return _describe(call, request)
+
+
+async def _describe(call: Call, request: DescribeTopics) -> Message:
+    described = []
+    for name in dict.fromkeys(request.names):
+        try:
+            described.append(await _description(call, name, request.settings))
+        except (UnknownTopic, UnknownPartition):  # also of one that is deleted while we look
+            continue
+    return TopicDescriptions(described)
+
+
+async def _description(call: Call, name: str, with_settings: bool) -> TopicDescription:
+    observer = call.broker.observer
+    topic = observer.topic(call.principal, name)
+    nodes = [call.broker.node_id]
+    partitions = []
+    for index in range(topic.partition_count):
+        partition = await observer.partition(call.principal, name, index)
+        partitions.append(PartitionInfo(partition.start_offset, partition.durable_end, nodes[0], nodes, nodes))
+    views = observer.settings_of(call.principal, topic) if with_settings else []
+    settings = [SettingInfo(view.setting.name, view.value, _source(view)) for view in views]
+    return TopicDescription(topic.name, str(topic.id), topic.internal, partitions, settings)
+
+
+def _source(view: SettingView) -> str:
+    return "topic" if view.own else "server" if view.server else "default"

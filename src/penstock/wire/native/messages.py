@@ -15,6 +15,7 @@ import msgspec
 VERSION = 1
 
 MAX_BATCHES: Final = 10_000  # of one publish; messages of one step
+MAX_DESCRIBED: Final = 1_000  # topics of one DescribeTopics
 
 
 class Message(msgspec.Struct, array_like=True):
@@ -78,13 +79,17 @@ class FindTopic(Message):
 
 
 class ListTopics(Message):
+    """`internal`: the server's own too."""
+
     KIND: ClassVar[int] = 0x11
+    internal: bool = False
 
 
 class TopicInfo(msgspec.Struct, array_like=True):
     name: str
     partitions: int
     settings: dict[str, str]  # those that were set for this topic
+    internal: bool = False
 
 
 class Topics(Message):
@@ -113,6 +118,41 @@ class AlterTopic(Message):
     name: str
     settings: dict[str, str | None] = {}
     partitions: int | None = None
+
+
+class DescribeTopics(Message):
+    """Everything about these topics, settings at their defaults included. Those that are not there are left out."""
+
+    KIND: ClassVar[int] = 0x15
+    names: Annotated[list[str], msgspec.Meta(max_length=MAX_DESCRIBED)]
+    settings: bool = True
+
+
+class PartitionInfo(msgspec.Struct, array_like=True):
+    start: int
+    end: int
+    leader: int  # a server's node id
+    replicas: list[int]
+    in_sync: list[int]
+
+
+class SettingInfo(msgspec.Struct, array_like=True):
+    name: str
+    value: str
+    source: str  # topic, server or default
+
+
+class TopicDescription(msgspec.Struct, array_like=True):
+    name: str
+    topic_id: str
+    internal: bool
+    partitions: list[PartitionInfo]  # in their order, from 0 on
+    settings: list[SettingInfo]
+
+
+class TopicDescriptions(Message):
+    KIND: ClassVar[int] = 0x95
+    topics: list[TopicDescription]
 
 
 # -- publishing ---------------------------------------------------------------------------------------------
@@ -485,3 +525,66 @@ class Routers(Message):
 
     KIND: ClassVar[int] = 0xE0
     routers: list[Router]
+
+
+# -- consumer groups ----------------------------------------------------------------------------------------
+
+
+class ListGroups(Message):
+    KIND: ClassVar[int] = 0x70
+
+
+class GroupInfo(msgspec.Struct, array_like=True):
+    name: str
+    state: str
+    protocol_type: str
+
+
+class Groups(Message):
+    KIND: ClassVar[int] = 0xF0
+    groups: list[GroupInfo]
+
+
+class DescribeGroup(Message):
+    KIND: ClassVar[int] = 0x71
+    group: str
+
+
+class MemberInfo(msgspec.Struct, array_like=True):
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    assignment: bytes  # as the group's leader wrote it, in the members' own format
+
+
+class GroupOffset(msgspec.Struct, array_like=True):
+    topic: str
+    partition: int
+    committed: int  # the next offset to read
+    end: int | None  # of the partition; nil when it is gone
+
+
+class GroupDescription(Message):
+    KIND: ClassVar[int] = 0xF1
+    name: str
+    state: str
+    protocol_type: str
+    protocol: str
+    members: list[MemberInfo]
+    offsets: list[GroupOffset]
+
+
+class DeleteGroup(Message):
+    """A group without members, and what it committed."""
+
+    KIND: ClassVar[int] = 0x72
+    group: str
+
+
+class DeleteOffsets(Message):
+    """What a group committed for these partitions, of topics that none of its members reads."""
+
+    KIND: ClassVar[int] = 0x73
+    group: str
+    partitions: list[tuple[str, int]]
