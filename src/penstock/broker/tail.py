@@ -37,7 +37,7 @@ ALL_TAILS_BYTES = 128 << 20  # of all rings together: many of them are smaller e
 MIN_TAIL_BYTES = 64 << 10
 TAIL_STRETCHES = 256  # readers look through them one by one
 OPENED_MESSAGE_BYTES = 300  # what a message takes in memory besides its bytes
-WAKE_AT_ONCE = 64
+WAKE_AT_ONCE = 4  # a write to each takes its time, and a publisher waits some turns of the loop for its answer
 MAX_SHARED_PIECES = 64  # of one stretch: readers with the same limits cut it in the same places
 
 T = TypeVar("T")
