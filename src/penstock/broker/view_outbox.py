@@ -17,6 +17,9 @@ from penstock.log.topics import Topics
 from penstock.model.errors import PenstockError
 from penstock.model.record import Record
 
+LOT_BYTES = 4 << 20  # of messages that are read from the log at once
+FIRST_LOT, MAX_LOT = 64, 5_000  # messages of it
+
 _log = logging.getLogger(__name__)
 _new = tuple.__new__  # a named tuple without the call that names its fields: the hottest loop of a queue is here
 
@@ -24,7 +27,7 @@ _new = tuple.__new__  # a named tuple without the call that names its fields: th
 class Outbox:
     """Of one view."""
 
-    __slots__ = ("_busy", "_home", "_pending", "_task", "_view")
+    __slots__ = ("_busy", "_home", "_lot", "_pending", "_task", "_view")
 
     def __init__(self, home: Home, view: View) -> None:
         self._home = home
@@ -32,6 +35,7 @@ class Outbox:
         self._pending: deque[Deliver] = deque()
         self._busy = False  # somebody further up, or the task, is sending: others queue up behind it
         self._task: asyncio.Task[None] | None = None
+        self._lot = FIRST_LOT
 
     @property
     def empty(self) -> bool:
@@ -116,8 +120,9 @@ class Outbox:
                     self._pending.popleft()
                     self._give_back(first.leases)
                     continue
+                lot = first.leases[: self._lot]
                 try:
-                    found = await self._read([lease.place for lease in first.leases])
+                    found = await self._read([lease.place for lease in lot])
                 except PenstockError as error:
                     # Not handed out, so not failed either: it goes back, and comes again.
                     _log.warning("view %s cannot read what it would deliver: %s", self._view.address, error)
@@ -125,8 +130,11 @@ class Outbox:
                     await asyncio.sleep(1)
                     self._give_back(first.leases)
                     continue
-                self._pending.popleft()
-                self._send_found(first, found)
+                first.leases = first.leases[len(lot) :]
+                if not first.leases:
+                    self._pending.popleft()
+                self._fit_lot(len(lot), found)
+                self._send_found(first.consumer, lot, found)
                 self._send_shelved()
         finally:
             self._busy, self._task = False, None
@@ -135,10 +143,18 @@ class Outbox:
     async def _read(self, places: Sequence[int]) -> dict[int, Record]:
         return await read_places(self._home.topics, self._view, places)
 
-    def _send_found(self, effect: Deliver, found: dict[int, Record]) -> None:
+    def _fit_lot(self, count: int, found: dict[int, Record]) -> None:
+        """Read about as many at once as fill LOT_BYTES, however large the messages are."""
+        size_bytes = sum(len(record.value or b"") for record in found.values())
+        if size_bytes > LOT_BYTES:
+            self._lot = max(1, count // 2)
+        elif size_bytes < LOT_BYTES // 4:
+            self._lot = min(MAX_LOT, max(self._lot, 2 * count))
+
+    def _send_found(self, consumer: int, leases: Sequence[Lease], found: dict[int, Record]) -> None:
         view = self._view
         deliveries, gone = [], []
-        for lease in effect.leases:
+        for lease in leases:
             receipt = Receipt(lease.place, lease.number)
             record = found.get(lease.place)
             stream = view.streams.get(lease.place >> OFFSET_BITS)
@@ -153,7 +169,7 @@ class Outbox:
             _log.info("%d messages of %s were removed from the log before they were processed", len(gone), view.address)
             self._home.settle_quietly(view, Outcome.ACK, gone)
         if deliveries:
-            self._tell(effect.consumer, deliveries)
+            self._tell(consumer, deliveries)
 
 
 async def read_places(topics: Topics, view: View, places: Sequence[int], *, leave: bool = False) -> dict[int, Record]:
