@@ -18,7 +18,8 @@ class PenstockQueue:
         await self._client.delete_topic(queue)
 
     async def publish(self, queue: str, values: list[bytes]) -> None:
-        await self._client.publish_many(queue, values)
+        for first in range(0, len(values), BATCH):
+            await self._client.publish_many(queue, values[first : first + BATCH])
 
     async def publish_one(self, queue: str, value: bytes) -> None:
         await self._client.publish(queue, value)
