@@ -45,8 +45,9 @@ class FaultyFiles(Files):
 
     def heal(self) -> None:
         """No more faults, and space enough."""
-        self._faults.clear()
-        self.free_bytes = self.max_write_bytes = None
+        with self._guard:
+            self._faults.clear()
+            self.free_bytes = self.max_write_bytes = None
 
     def _before(self, method: str) -> bool:
         """Count a changing call; True if this is the one to die in."""
