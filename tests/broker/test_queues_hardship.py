@@ -94,3 +94,21 @@ async def test_what_a_log_lost_does_not_hide_what_comes_after_it(
     assert await house.lease() == []
     assert house.counts().processed == 12
     await house.close()
+
+
+# -- what is of no use any more ----------------------------------------------------------------------------------------
+
+
+async def test_what_died_while_it_waited_does_not_keep_the_shelf(queue_house: QueueHouse) -> None:
+    house = queue_house
+    await house.create(ttl_ms=1000, dead_letter="")
+    shelf = next(iter(house.queues._registry.by_address.values())).shelf
+    kept: list[int] = []
+    for _ in range(6):
+        await house.publish(*[b"x" * 2000] * 3000)
+        await house.ack(await house.lease(10))
+        house.advance(5_000)
+        assert await house.lease(10) == []
+        kept.append(len(shelf))
+    assert min(kept[2:]) < max(kept)
+    assert house.counts().pending == 0

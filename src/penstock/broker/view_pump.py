@@ -123,6 +123,9 @@ class Pump:
         if records and records[0].offset < stream.known_end:
             due = self._waiting(stream, due)
         view.shelf.keep(stream.number, due)
+        if view.shelf.wants_sweeping:
+            status_of = view.machine.status_of
+            view.shelf.sweep(lambda place: status_of(place) is Status.PENDING)
         self._home.perform(view, view.machine.arrived(now, stream.number, arrivals, next_offset))
 
     def _waiting(self, stream: ViewStream, records: Sequence[Record]) -> list[Record]:

@@ -8,7 +8,7 @@ lost by that: the log has it.
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from penstock.delivery.places import OFFSET_BITS
 from penstock.log.partition import Partition
@@ -49,11 +49,12 @@ class Shelves:
 class Shelf:
     """The records that one view has seen and not handed out."""
 
-    __slots__ = ("_records", "_shelves", "used_bytes")
+    __slots__ = ("_records", "_refused", "_shelves", "used_bytes")
 
     def __init__(self, shelves: Shelves) -> None:
         self._shelves = shelves
         self._records: dict[int, Record] = {}
+        self._refused = 0  # for want of room, since it was last swept
         self.used_bytes = 0
 
     def __len__(self) -> int:
@@ -64,10 +65,11 @@ class Shelf:
         high = stream << OFFSET_BITS
         kept = self._records
         used = 0
-        for record in records:
+        for at, record in enumerate(records):
             used += RECORD_OVERHEAD_BYTES + _carried_bytes(record)
             if used > room:
                 used -= RECORD_OVERHEAD_BYTES + _carried_bytes(record)
+                self._refused += len(records) - at
                 break
             kept[high | record.offset] = record
         self.used_bytes += used
@@ -85,7 +87,19 @@ class Shelf:
     def look(self, place: int) -> Record | None:
         return self._records.get(place)
 
+    @property
+    def wants_sweeping(self) -> bool:
+        """It refused more than it holds: some of that may be of no use, because it was settled while it waited."""
+        return self._refused > len(self._records)
+
+    def sweep(self, waits: Callable[[int], bool]) -> None:
+        """Keep only what still waits."""
+        self._refused = 0
+        for place in [place for place in self._records if not waits(place)]:
+            self.take(place)
+
     def clear(self) -> None:
+        self._refused = 0
         self._shelves.used_bytes -= self.used_bytes
         self._shelves.drop(self)
         self._records.clear()
