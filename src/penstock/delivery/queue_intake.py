@@ -23,7 +23,8 @@ from penstock.delivery.queue_keys import KeyOrder
 from penstock.delivery.queue_progress import Stream
 
 LOOK_AHEAD = 4_096  # messages seen beyond what consumers can take now, so that an ack finds the next one ready
-MAX_SET_ASIDE = 1_000_000  # delayed, failed or parked behind their key: nothing more is seen beyond it
+MAX_SET_ASIDE = 4_000_000  # delayed, or parked behind their key: nothing more is seen beyond it
+MAX_FAILED = 1_000_000  # failed before, and not settled: the same
 MAX_WAITING = 20_000_000  # seen and ready, in a view with priorities
 
 
@@ -79,8 +80,8 @@ class Intake(Dispatch):
 
     def _has_appetite(self) -> bool:
         backlog, leases = self._backlog, self._leases
-        set_aside = len(backlog.delayed) + self._keys.parked_count + len(self._troubles.by_place)
-        if set_aside >= MAX_SET_ASIDE:
+        set_aside = len(backlog.delayed) + self._keys.parked_count
+        if set_aside >= MAX_SET_ASIDE or len(self._troubles.by_place) >= MAX_FAILED:
             return False
         if self.settings.max_priority:
             return backlog.ready < MAX_WAITING
