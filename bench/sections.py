@@ -119,12 +119,12 @@ QUEUE_SECTIONS = [
         QUEUE,
         base="redis-always",
         peers=("redis-always", "nats-synced", "penstock-sync"),
-        note="Through each server's usual Python client, one process for the server and one for each client: "
-        "redis-py with hiredis (pipelines of 500, XREADGROUP and XACK of 500), nats-py (publish_async, a durable pull "
-        "consumer with fetches of 500, each message acked), penstock's own (publish_many of 500; batches of 500 acked at "
-        "once). Debian's NATS 2.9 has no setting that syncs before it acknowledges; `nats-synced` keeps its files in a "
-        "directory that is written synchronously (`chattr +S`), which is what `sync_interval: always` of later "
-        "versions does, message by message.",
+        note="Through each server's usual Python client, one process for the server and one for each client, in "
+        "batches of 500: redis-py with hiredis (pipelines; XREADGROUP and XACK), nats-py (publish_async within its own "
+        "bound; fetches of a durable pull consumer, each message acked), Penstock's own (publish_many; batches of a "
+        "queue subscription acked at once). Debian's NATS 2.9 has no setting that syncs before it acknowledges; "
+        "`nats-synced` keeps its files in a directory that is written synchronously (`chattr +S`), which is what "
+        "`sync_interval: always` of later versions does, message by message.",
     ),
     Section(
         "Queues, acknowledged when the operating system has it",
