@@ -157,6 +157,8 @@ class Chaos:
             await client.configure_queue(self.topic, view, **dice.choice(SETTINGS))
         elif deed == "redrive":
             await client.redrive_queue(self.topic, view, limit=50)
+        elif deed == "grow":
+            await client.alter_topic(self.topic, partitions=(await client.topic(self.topic)).partitions + 1)
         elif deed == "peek":
             await client.peek_queue(self.topic, view)
         else:
