@@ -158,8 +158,8 @@ def test_an_unknown_key_names_its_line_and_the_likely_one(tmp_path: Path) -> Non
 
 
 def test_an_unknown_table_is_an_unknown_key(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"unknown setting 'listeners' .*:1.*penstock settings"):
-        load({}, {}, write(tmp_path, "p.toml", "[listeners]\nkafka = 1\n"))
+    with pytest.raises(ConfigError, match=r"unknown setting 'sockets' .*:1.*penstock settings"):
+        load({}, {}, write(tmp_path, "p.toml", "[sockets]\nkafka = 1\n"))
 
 
 def test_a_bad_value_names_key_value_place_and_what_is_allowed(tmp_path: Path) -> None:

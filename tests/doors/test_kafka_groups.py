@@ -109,7 +109,7 @@ async def test_version_0_has_one_time_out_for_both(house: House) -> None:
     )  # fmt: skip
     await asyncio.sleep(0)
     (group,) = house.coordinator._host.groups.values()
-    assert {m.rebalance_timeout_ms for m in group.group.roster} == {10_000}
+    assert {m.rebalance_timeout_ms for m in group.machine.roster} == {10_000}
     assert first.generation_id == 1
 
 
