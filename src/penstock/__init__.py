@@ -11,7 +11,15 @@ from penstock._compiled import compiled, obey_environment
 if TYPE_CHECKING:
     from penstock.client.admin import Binding, Match, Queue, Router, Topic, TopicDescription
     from penstock.client.client import Client
-    from penstock.client.errors import BufferFull, ClientClosed, ClientError, Disconnected, ProtocolBroken, Unreachable
+    from penstock.client.errors import (
+        BufferFull,
+        ClientClosed,
+        ClientError,
+        Disconnected,
+        ProtocolBroken,
+        Unreachable,
+        WrongDoor,
+    )
     from penstock.client.groups import Bounds, Group, GroupListing, GroupOffset, Member
     from penstock.client.log import LogSubscription
     from penstock.client.message import Message, Outgoing
@@ -55,7 +63,7 @@ __all__ = [
     "QueueSubscription", "RecordTooLarge", "Router", "RouterExists", "SlowSubscriber", "Step", "StorageFailed",
     "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription", "TimedOut", "Topic", "TopicDescription",
     "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownRouter", "UnknownTopic", "UnknownView", "Unreachable",
-    "ViewExists", "__version__", "compiled",
+    "ViewExists", "WrongDoor", "__version__", "compiled",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -65,6 +73,7 @@ _HOMES = {
     "penstock.client.client": ("Client",),
     "penstock.client.errors": (
         "BufferFull", "ClientClosed", "ClientError", "Disconnected", "ProtocolBroken", "Unreachable",
+        "WrongDoor",
     ),
     "penstock.client.groups": ("Bounds", "Group", "GroupListing", "GroupOffset", "Member"),
     "penstock.client.log": ("LogSubscription",),

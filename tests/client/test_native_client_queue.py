@@ -287,7 +287,11 @@ async def test_an_ack_whose_answer_is_lost_is_sent_again(server: Server, client:
         lost_requests = proxy.lose_requests(Settle.KIND, every=5, limit=4)
         proxy.lose_replies(SubscribeQueue.KIND, every=1, limit=1)
         proxy.lose_replies(CreateView.KIND, every=1, limit=1)
-        async with penstock.Client(proxy.address) as consumer, consumer.subscribe(topic, "queue") as subscription:
+        patient: dict[str, int | float | str | bool | None] = {"max_attempts": 100}  # a lost connection is a failure
+        async with (
+            penstock.Client(proxy.address) as consumer,
+            consumer.subscribe(topic, "queue", settings=patient) as subscription,
+        ):
             acked: Counter[str] = Counter()
             while len(acked) < 300:
                 batch = await lease(subscription, 1)

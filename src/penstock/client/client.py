@@ -17,7 +17,7 @@ from penstock.client.address import DEFAULT_PORT, parse_addresses
 from penstock.client.admin import DEFAULT_VIEW, Admin, Match, match_fields
 from penstock.client.groups import Groups
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
-from penstock.client.message import GivenHeaders, Key, Value, header_pairs, key_bytes, value_bytes
+from penstock.client.message import GivenHeaders, Key, Message, Value, header_pairs, key_bytes, value_bytes
 from penstock.client.outbox import ANY_PARTITION
 from penstock.client.publisher import ACKS, COMPRESSIONS, Publisher
 from penstock.client.push import CREDIT as PUSH_CREDIT
@@ -25,7 +25,7 @@ from penstock.client.push import PubSubSubscription
 from penstock.client.queue import CREDIT as QUEUE_CREDIT
 from penstock.client.queue import Guarantee, QueueSubscription
 from penstock.client.session import Session
-from penstock.client.subscription import Subscription
+from penstock.client.subscription import DEFAULT_BATCH, S, Subscription, take_any
 from penstock.model.message import Placed
 from penstock.model.record import Record
 from penstock.wire.native import messages as wire
@@ -279,6 +279,12 @@ class Client(Admin, Groups):
         self._subscriptions = [one for one in self._subscriptions if not one.is_closed]
         self._subscriptions.append(subscription)
         return subscription
+
+    async def take_any(
+        self, subscriptions: Sequence[S], max_messages: int = DEFAULT_BATCH, timeout_s: float | None = None
+    ) -> tuple[S | None, list[Message]]:
+        """As `take` of a subscription, of whichever has something, the first of them first; which one that was."""
+        return await take_any(subscriptions, max_messages, timeout_s)
 
     def _log(
         self,

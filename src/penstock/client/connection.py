@@ -9,8 +9,8 @@ import socket
 from collections.abc import Callable
 from typing import Any, cast
 
-from penstock.client.address import Address
-from penstock.client.errors import Disconnected, ProtocolBroken, Unreachable, error_of
+from penstock.client.address import DEFAULT_PORT, Address
+from penstock.client.errors import Disconnected, ProtocolBroken, Unreachable, WrongDoor, error_of
 from penstock.model.errors import PenstockError
 from penstock.wire.native.framing import MAX_CORRELATION_ID, PREFACE, Malformed, Receiver, decode_reply, encode, split
 from penstock.wire.native.messages import VERSION, Deliveries, Failure, Hello, Message, Ping, Records, Welcome
@@ -22,6 +22,7 @@ Answer = Any  # a message of the protocol, or a PenstockError
 Answered = Callable[[Answer], None]
 
 _PUSHES = (Records.KIND, Deliveries.KIND)
+_WANTED = f"what is wanted is the line door's, which has port {DEFAULT_PORT} unless told otherwise"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -179,8 +180,12 @@ class Connection(asyncio.BufferedProtocol):
                 self._dispatch(frame)
         except Malformed as error:
             said = f"{self.address} does not speak Penstock's binary protocol: {error}"
-            # Who has welcomed us does speak it: then this is a broken connection like any other.
-            self.abort(ProtocolBroken(said) if self.welcome is None else Disconnected(said))
+            if self.welcome is not None:  # it does speak it: this is a broken connection like any other
+                self.abort(Disconnected(said))
+            elif bytes(receiver.waiting[:5]) == b"HTTP/":
+                self.abort(ProtocolBroken(f"{self.address} is the address of an HTTP door; {_WANTED}"))
+            else:
+                self.abort(ProtocolBroken(said))
 
     def _dispatch(self, frame: memoryview) -> None:
         self.frames += 1
@@ -225,6 +230,12 @@ async def connect(
     except (OSError, Disconnected, TimeoutError) as error:
         if connection is not None:
             connection.abort(Disconnected(f"{address} did not answer"))
+        if isinstance(error, Disconnected) and connection is not None and not connection.frames:
+            # So a Kafka door does, and a server that is about to stop.
+            raise WrongDoor(
+                f"{address} closes the connection instead of answering: it is probably the address of another door, "
+                f"such as the one for Kafka clients; {_WANTED}"
+            ) from None
         reason = "no answer in time" if isinstance(error, TimeoutError) else _reason(error)
         raise Unreachable(f"cannot reach {address}: {reason}") from None
     except BaseException:

@@ -18,6 +18,10 @@ class Unreachable(ClientError):
     retriable = True
 
 
+class WrongDoor(Unreachable):
+    """Somebody is there and does not take this protocol: most likely this is the address of another door."""
+
+
 class Disconnected(ClientError):
     """The connection broke while an answer was due: the call may have happened or not."""
 

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from penstock.client.address import Address
 from penstock.client.connection import Connection, connect
-from penstock.client.errors import ClientClosed, Disconnected, Unreachable
+from penstock.client.errors import ClientClosed, Disconnected, Unreachable, WrongDoor
 from penstock.model.errors import PenstockError, TimedOut
 from penstock.wire.native.messages import Hello, Message
 
@@ -153,11 +153,7 @@ class Session:
                     attempt += 1
                     wait_s = pause_s(attempt // len(self._addresses)) if attempt % len(self._addresses) == 0 else 0.0
                     if loop.time() + wait_s >= deadline and attempt >= len(self._addresses):
-                        often = f"tried {attempt} times within {self._seek_s:g} s; " if attempt > 1 else ""
-                        raise Unreachable(
-                            f"{error}; {often}is the server running ('penstock serve'), and is this the address of "
-                            "its line door?"
-                        ) from None
+                        raise _given_up(error, attempt, self._seek_s) from None
                 await asyncio.sleep(wait_s)
         except PenstockError as error:
             self._seeking = None
@@ -196,6 +192,15 @@ class Session:
         self._members.clear()
         if connection is not None:
             connection.close()
+
+
+def _given_up(error: Unreachable, attempts: int, within_s: float) -> Unreachable:
+    often = f"; tried {attempts} times within {within_s:g} s" if attempts > 1 else ""
+    if isinstance(error, WrongDoor):
+        return WrongDoor(f"{error}{often}")
+    return Unreachable(
+        f"{error}{often}; is the server running ('penstock serve'), and is this its line door's address?"
+    )
 
 
 def _retrieve(task: "asyncio.Task[Connection]") -> None:

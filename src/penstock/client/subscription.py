@@ -11,9 +11,9 @@ with `close()`, with the client, or by the error that it raises to whoever reads
 import asyncio
 from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from penstock.client.connection import Connection
 from penstock.client.errors import ClientClosed
@@ -98,13 +98,20 @@ class Subscription:
         if not self._started:
             await self.start()
             return
-        waiter = self._loop.create_future()
-        self._waiters.append(waiter)
+        waiter = self._await_news()
         try:
             await waiter
         finally:
-            if waiter in self._waiters:
-                self._waiters.remove(waiter)
+            self._stop_waiting(waiter)
+
+    def _await_news(self) -> "asyncio.Future[None]":
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._waiters.append(waiter)
+        return waiter
+
+    def _stop_waiting(self, waiter: "asyncio.Future[None]") -> None:
+        if waiter in self._waiters:
+            self._waiters.remove(waiter)
 
     def _wake(self) -> None:
         waiters, self._waiters = self._waiters, []
@@ -189,3 +196,33 @@ class Subscription:
 
     def fail(self, error: PenstockError) -> None:
         self._stop(error)
+
+
+S = TypeVar("S", bound=Subscription)
+
+
+async def take_any(
+    subscriptions: Sequence[S], max_messages: int = DEFAULT_BATCH, timeout_s: float | None = None
+) -> tuple[S | None, list[Message]]:
+    """See `Client.take_any`."""
+    for one in subscriptions:
+        await one.start()
+    deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    while True:
+        for one in subscriptions:
+            batch = one._take(max_messages)
+            if batch:
+                return one, batch
+            if one._error is not None and not isinstance(one._error, ClientClosed):
+                raise one._error
+        waiters = [(one, one._await_news()) for one in subscriptions if not one.is_closed]
+        if not waiters:
+            return None, []
+        try:
+            async with asyncio.timeout_at(deadline):
+                await asyncio.wait([waiter for _, waiter in waiters], return_when=asyncio.FIRST_COMPLETED)
+        except TimeoutError:
+            return None, []
+        finally:
+            for one, waiter in waiters:
+                one._stop_waiting(waiter)

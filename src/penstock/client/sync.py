@@ -19,8 +19,8 @@ from penstock.client.push import CREDIT as PUSH_CREDIT
 from penstock.client.push import PubSubSubscription
 from penstock.client.queue import CREDIT as QUEUE_CREDIT
 from penstock.client.queue import Guarantee, QueueSubscription
-from penstock.client.subscription import Subscription
-from penstock.client.sync_subscription import SyncSubscription
+from penstock.client.subscription import DEFAULT_BATCH, S, Subscription
+from penstock.client.sync_subscription import SyncMessage, SyncSubscription
 from penstock.model.message import Placed
 from penstock.wire.native.messages import Settings
 
@@ -163,6 +163,21 @@ class SyncClient:
             return self.inner.subscribe(topic, kind, **options)
 
         return SyncSubscription(self._loop, self._loop.wait(make()))
+
+    def take_any(
+        self,
+        subscriptions: Sequence[SyncSubscription[S]],
+        max_messages: int = DEFAULT_BATCH,
+        timeout_s: float | None = None,
+    ) -> tuple[SyncSubscription[S] | None, list[SyncMessage]]:
+        """See `Client.take_any`."""
+        for one in subscriptions:
+            if one.has_ahead:
+                return one, one.take(max_messages)
+        inner = [one.inner for one in subscriptions]
+        found, batch = self._loop.wait(self.inner.take_any(inner, max_messages, timeout_s))
+        taken = next((one for one in subscriptions if one.inner is found), None)
+        return taken, taken.faced(batch) if taken is not None else []
 
     # -- administration -----------------------------------------------------------------------------------------
 

@@ -4,17 +4,15 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from types import TracebackType
-from typing import Generic, Self, TypeVar, cast
+from typing import Generic, Self, cast
 
 from penstock.client.background import Background, awaited
 from penstock.client.log import LogSubscription
 from penstock.client.message import Message
 from penstock.client.queue import Outcome, QueueSubscription, Step
-from penstock.client.subscription import DEFAULT_BATCH, Subscription
+from penstock.client.subscription import DEFAULT_BATCH, S
 
 AHEAD = 100  # messages that cross over at once when they are read one by one
-
-S = TypeVar("S", bound=Subscription)
 
 
 class SyncMessage(Message):
@@ -76,7 +74,16 @@ class SyncSubscription(Generic[S]):
         """At most so many messages; waits for the first. Empty when the time is over or the subscription closed."""
         if self._ahead:
             return [self._ahead.popleft() for _ in range(min(max_messages, len(self._ahead)))]
-        return list(map(self._face, self._loop.wait(self.inner.take(max_messages, timeout_s))))
+        return self.faced(self._loop.wait(self.inner.take(max_messages, timeout_s)))
+
+    @property
+    def has_ahead(self) -> bool:
+        """Whether messages have crossed over that nobody has seen."""
+        return bool(self._ahead)
+
+    def faced(self, messages: Sequence[Message]) -> list[SyncMessage]:
+        """As they are handed out on this side."""
+        return list(map(self._face, messages))
 
     def batches(self, max_messages: int = DEFAULT_BATCH) -> Iterator[list[SyncMessage]]:
         while batch := self.take(max_messages):
@@ -134,6 +141,17 @@ class SyncSubscription(Generic[S]):
         return self.inner
 
     # -- of a log -----------------------------------------------------------------------------------------------
+
+    def read_to(self, partition: int) -> int:
+        """Everything before this offset was handed out, or is not a message."""
+        log = self.inner
+        if not isinstance(log, LogSubscription):
+            raise TypeError("only a log has a position")
+
+        async def ask() -> int:
+            return log.read_to(partition)
+
+        return self._loop.wait(ask())
 
     def commit(self, message: Message | None = None) -> None:
         if not isinstance(self.inner, LogSubscription):

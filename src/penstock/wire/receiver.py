@@ -50,6 +50,11 @@ class Receiver:
         return self._stop - self._start + self._large_stop
 
     @property
+    def waiting(self) -> memoryview:
+        """What has come of the next frame, if it is a small one or no frame at all."""
+        return self._chunk[self._start : self._stop]
+
+    @property
     def unfinished_bytes(self) -> int:
         """Memory set aside for a large frame that is still arriving."""
         return len(self._large) if self._large is not None else 0
