@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from penstock.cli.positions import Kind, Position, parse_position, pick
-from penstock.client.kafka.errors import Invalid
+from penstock.cli.terminal import CommandFailed
 
 NOW_MS = 1_800_000_000_000
 LIMITS = {("t", 0): (10, 20), ("t", 1): (0, 0), ("t", 2): (0, 100)}
@@ -61,7 +61,9 @@ def test_a_position_means_an_offset_that_every_partition_has(position: Position,
 
 
 def test_an_offset_that_nobody_holds_is_refused_with_what_there_is() -> None:
-    with pytest.raises(Invalid, match="there is no offset 101: t-0 holds 10 to 19, and the next record will be 20"):
+    with pytest.raises(
+        CommandFailed, match="there is no offset 101: t-0 holds 10 to 19, and the next record will be 20"
+    ):
         pick(Position(Kind.OFFSET, 101), LIMITS)
-    with pytest.raises(Invalid, match="t-0 is empty, and the next record will be 0"):
+    with pytest.raises(CommandFailed, match="t-0 is empty, and the next record will be 0"):
         pick(Position(Kind.OFFSET, 1), {("t", 0): (0, 0)})

@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cli.render import json_line, parse_json_line, pretty, raw, visible
-from penstock.client.kafka.reader import Received
+from penstock.client.message import Message
 from penstock.model.record import Record
 
 RECORD = Record(42, 1794733200123, b"user-1", b'{"a": 1}', (("trace", b"x"), ("none", None)))
 
 
-def received(record: Record = RECORD) -> Received:
-    return Received("orders", 3, record)
+def received(record: Record = RECORD) -> Message:
+    return Message("orders", 3, record)
 
 
 def test_pretty_says_where_when_and_what() -> None:

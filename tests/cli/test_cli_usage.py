@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import penstock
 from penstock.cli.main import app
 from penstock.config import markdown, table
+from penstock.testing import Server
 
 runner = CliRunner()
 
@@ -31,8 +32,17 @@ def penstock_process(*arguments: str, **environment: str) -> "subprocess.Complet
 def test_help_lists_everything() -> None:
     result = penstock_process("--help")
     assert result.returncode == 0
-    for command in ("serve", "settings", "produce", "consume", "topic", "group"):
+    for command in ("serve", "settings", "publish", "subscribe", "topic", "group", "queue", "router"):
         assert command in result.stdout
+    assert "produce" not in result.stdout
+
+
+@pytest.mark.parametrize(("old", "new"), [("produce", "publish"), ("consume", "subscribe")])
+def test_the_old_names_tell_the_new_ones(old: str, new: str) -> None:
+    for arguments in ([], ["t", "--value", "x", "-e"], ["--help"]):
+        result = penstock_process(old, *arguments)
+        said = f"penstock: 'penstock {old}' is now 'penstock {new}'; see its --help\n"
+        assert (result.returncode, result.stdout, result.stderr) == (2, "", said)
 
 
 def test_the_version_tells_whether_it_is_compiled() -> None:
@@ -47,10 +57,15 @@ def test_the_version_tells_whether_it_is_compiled() -> None:
     [
         ["serve"],
         ["settings"],
-        ["produce"],
-        ["consume"],
+        ["publish"],
+        ["subscribe"],
         *(["topic", verb] for verb in ("create", "list", "describe", "alter", "delete")),
         *(["group", verb] for verb in ("list", "describe", "reset", "delete")),
+        *(
+            ["queue", verb]
+            for verb in ("list", "show", "create", "alter", "peek", "pause", "resume", "purge", "redrive", "delete")
+        ),
+        *(["router", verb] for verb in ("list", "create", "bind", "unbind", "delete")),
     ],
     ids=" ".join,
 )
@@ -74,13 +89,21 @@ def test_the_help_of_serve_shows_every_setting() -> None:
         (["topic", "create", "a", "-p", "0"], ["--partitions"]),
         (["topic", "create", "a", "--set", "retention"], ["--set", "NAME=VALUE"]),
         (["topic", "alter", "a"], ["say what to change"]),
-        (["produce", "a", "--value", "x", "--file", "y"], ["choose one of --value and --file"]),
-        (["produce", "a", "--key", "x", "--key-separator", ":"], ["choose one of --key and --key-separator"]),
-        (["produce", "a", "--header", "x"], ["NAME=VALUE"]),
-        (["produce", "a", "-z", "rar"], ["zstd"]),
-        (["consume", "a", "--json", "--raw"], ["choose one of --json and --raw"]),
-        (["consume", "a", "--group", "g", "--partition", "1"], ["a group shares out the partitions itself"]),
-        (["consume", "a", "--from", "soon"], ["'soon' is not a position"]),
+        (["publish", "a", "x", "--file", "y"], ["choose one of VALUE and --file"]),
+        (["publish", "a", "--key", "x", "--key-separator", ":"], ["choose one of --key and --key-separator"]),
+        (["publish", "a", "--key-separator", ""], ["it is empty"]),
+        (["publish", "a", "--header", "x"], ["NAME=VALUE"]),
+        (["publish", "a", "-z", "rar"], ["zstd"]),
+        (["publish", "a", "x", "--priority", "10"], ["--priority"]),
+        (["subscribe"], ["TOPIC"]),
+        (["subscribe", "a", "--json", "--raw"], ["choose one of --json and --raw"]),
+        (["subscribe", "a", "--from", "soon"], ["'soon' is not a position"]),
+        (["subscribe", "a", "--view", "queue", "--from", "end"], ["are for a log"]),
+        (["subscribe", "a", "--view", "pubsub", "--exit-at-end"], ["has no end"]),
+        (["queue", "alter", "a"], ["say what to change"]),
+        (["queue", "create", "/mail"], ["names no topic"]),
+        (["router", "create", "a", "--kind", "random"], ["fanout"]),
+        (["topic", "list", "--server", "a:b"], ["server 'a:b' is not allowed", "host:port"]),
         (["group", "reset", "g"], ["either --to or --shift"]),
         (["group", "reset", "g", "--to", "1", "--shift", "1"], ["either --to or --shift"]),
         (["group", "reset", "g", "--to", "soon"], ["'soon' is not a position"]),
@@ -102,13 +125,15 @@ def test_a_wrong_command_line_ends_with_2_and_says_why(arguments: list[str], wor
         ["topic", "describe", "a"],
         ["topic", "alter", "a", "--partitions", "2"],
         ["topic", "delete", "a", "--yes"],
-        ["produce", "a", "--value", "x"],
-        ["consume", "a"],
-        ["consume", "a", "--group", "g"],
+        ["publish", "a", "x"],
+        ["subscribe", "a"],
+        ["subscribe", "a", "--group", "g"],
         ["group", "list"],
         ["group", "describe", "g"],
         ["group", "reset", "g", "--to", "end", "--yes"],
         ["group", "delete", "g", "--yes"],
+        ["queue", "list"],
+        ["router", "list"],
     ],
     ids=" ".join,
 )
@@ -117,15 +142,24 @@ def test_without_a_server_every_command_says_so_in_one_line(arguments: list[str]
     assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr == (
-        "penstock: cannot reach 127.0.0.1:1: connection refused; is the server running? "
-        "start it with 'penstock serve' or name another with --server\n"
+        "penstock: cannot reach 127.0.0.1:1: connection refused; is the server running ('penstock serve'), "
+        "and is this its line door's address?\n"
     )
 
 
 def test_the_server_may_be_named_by_the_environment() -> None:
     result = runner.invoke(app, ["topic", "list"], env={"PENSTOCK_SERVER": "127.0.0.1:2"})
     assert "cannot reach 127.0.0.1:2" in result.stderr
-    assert "server 'a:b' is not allowed" in runner.invoke(app, ["topic", "list", "-s", "a:b"]).stderr
+
+
+def test_the_wrong_door_is_told(server: Server) -> None:
+    for door, word in ((server.kafka, "Kafka"), (server.http.removeprefix("http://"), "HTTP")):
+        result = runner.invoke(app, ["topic", "list", "--server", door])
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr.startswith(f"penstock: {door} ")
+        assert word in result.stderr
+        assert "line door's, which has port 7070 unless told otherwise" in result.stderr
+        assert result.stderr.count("\n") == 1
 
 
 # -- serve and settings -------------------------------------------------------------------------------------

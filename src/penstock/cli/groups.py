@@ -1,23 +1,31 @@
 """`penstock group …`: list, describe, reset, delete."""
 
-from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
 from penstock.cli import options
 from penstock.cli.options import connect
-from penstock.cli.positions import FORMS, Position, parse_position, resolve
-from penstock.cli.terminal import confirm, counting, done, guarded, note, print_json, print_table, working
-from penstock.client.kafka import groups
-from penstock.client.kafka.cluster import Cluster, TopicPartition
-from penstock.client.kafka.errors import Invalid, Missing
-from penstock.client.kafka.offsets import bounds
+from penstock.cli.positions import FORMS, position_of, resolve
+from penstock.cli.terminal import (
+    CommandFailed,
+    confirm,
+    counting,
+    done,
+    guarded,
+    note,
+    print_json,
+    print_table,
+    working,
+)
+from penstock.client.groups import Member, Place
+from penstock.client.sync import SyncClient
+from penstock.model.errors import UnknownGroup
 
 app = typer.Typer(no_args_is_help=True, help="List, describe, reset and delete consumer groups.")
 
 Group = Annotated[str, typer.Argument(metavar="GROUP", help="Name of the group.")]
-Offsets = dict[TopicPartition, int]
+Offsets = dict[Place, int]
 
 
 @app.command("list")
@@ -28,14 +36,14 @@ def list_(
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """List groups and their state."""
-    with connect(server, timeout_s) as cluster, working("Asking for groups"):
-        found = groups.list_groups(cluster)
+    with connect(server, timeout_s) as client, working("Asking for groups"):
+        found = sorted(client.groups())
     if as_json:
-        print_json([{"group": one.group_id, "state": one.state, "protocol_type": one.protocol_type} for one in found])
+        print_json([{"group": one.name, "state": one.state, "protocol_type": one.protocol_type} for one in found])
     elif found:
-        print_table(["Group", "State", "Kind"], [[one.group_id, one.state, one.protocol_type or None] for one in found])
+        print_table(["Group", "State", "Kind"], [[one.name, one.state, one.protocol_type or None] for one in found])
     else:
-        done("there are no groups yet; 'penstock consume TOPIC --group NAME' makes one")
+        done("there are no groups yet; 'penstock subscribe TOPIC --group NAME' makes one")
 
 
 @app.command("describe")
@@ -47,43 +55,26 @@ def describe(
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show a group's members, what each of them reads, and how far behind they are."""
-    with connect(server, timeout_s) as cluster, working("Asking for the group"):
-        info = groups.describe_group(cluster, group)
-        committed = groups.committed_offsets(cluster, group)
-        readers = {
-            (topic, index): member
-            for member in info.members
-            for topic, indexes in (member.assignment or {}).items()
-            for index in indexes
+    with connect(server, timeout_s) as client, working("Asking for the group"):
+        info = client.group(group)
+    offsets = [
+        {
+            "topic": one.topic,
+            "partition": one.partition,
+            "committed": one.committed,
+            "end": one.end,
+            "lag": one.lag,
+            "member": one.member,
         }
-        ends = {place: end for place, (_, end) in _bounds(cluster, sorted({*committed, *readers})).items()}
-    offsets = []
-    for place in sorted({*committed, *readers}):
-        at, end = committed.get(place), ends.get(place)
-        reader = readers.get(place)
-        offsets.append(
-            {
-                "topic": place[0],
-                "partition": place[1],
-                "committed": at,
-                "end": end,
-                "lag": max(end - at, 0) if at is not None and end is not None else None,
-                "member": reader.member_id if reader else None,
-            }
-        )
+        for one in info.offsets
+    ]
     if as_json:
-        print_json(
-            {
-                "group": group,
-                "state": info.state,
-                "protocol": info.protocol,
-                "members": info.members,
-                "offsets": offsets,
-            }
-        )
+        members = [member._asdict() for member in info.members]
+        told = {"group": group, "state": info.state, "protocol": info.protocol, "members": members, "offsets": offsets}
+        print_json(told)
         return
-    lags = [row["lag"] for row in offsets if isinstance(row["lag"], int)]
-    done(f"{group}   {info.state}   {info.protocol or 'no protocol'}   total lag {sum(lags):,}")
+    lag = sum(one.lag or 0 for one in info.offsets)
+    done(f"{group}   {info.state}   {info.protocol or 'no protocol'}   total lag {lag:,}")
     if info.members:
         rows = [[one.member_id, one.client_id, one.host, _assigned(one)] for one in info.members]
         print_table(["Member", "Client", "Host", "Reads"], rows)
@@ -94,16 +85,10 @@ def describe(
         print_table(columns, [list(row.values()) for row in offsets])
 
 
-def _assigned(member: groups.Member) -> str | None:
+def _assigned(member: Member) -> str | None:
     if member.assignment is None:
         return None
     return "; ".join(f"{topic} {', '.join(map(str, sorted(own)))}" for topic, own in sorted(member.assignment.items()))
-
-
-def _bounds(cluster: Cluster, places: Sequence[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
-    """Bounds of those partitions that still exist: a group may remember topics that are gone."""
-    known = cluster.retry(lambda: cluster.metadata({topic for topic, _ in places})) if places else {}
-    return bounds(cluster, [place for place in places if place[0] in known and place[1] in known[place[0]].partitions])
 
 
 @app.command("reset")
@@ -130,12 +115,12 @@ def reset(
     """Set where a group goes on reading. It must have no members at that time."""
     if (to is None) == (shift is None):
         raise typer.BadParameter("say where to go on, with either --to or --shift")
-    position = _position(to) if to is not None else None
-    with connect(server, timeout_s) as cluster:
-        groups.require_no_members(cluster, group)
-        before = groups.committed_offsets(cluster, group)
-        places = _chosen(cluster, group, before, topics, partitions)
-        after = resolve(cluster, position, places) if position else _shifted(cluster, before, places, shift or 0)
+    position = position_of(to, "--to") if to is not None else None
+    with connect(server, timeout_s) as client:
+        _require_no_members(client, group)
+        before = client.committed(group)
+        places = _chosen(client, group, before, topics, partitions)
+        after = resolve(client, position, places) if position else _shifted(client, before, places, shift or 0)
         changes = [
             {"topic": topic, "partition": index, "before": before.get((topic, index)), "after": after[topic, index]}
             for topic, index in places
@@ -144,7 +129,7 @@ def reset(
             print_table(["Topic", "#Partition", "#Before", "#After"], [list(change.values()) for change in changes])
         if not dry_run:
             confirm(f"Set {len(changes)} offset{'s'[: len(changes) != 1]} of {group}?", yes)
-            groups.commit_offsets(cluster, group, after)
+            client.commit(group, after)
     if as_json:
         print_json({"group": group, "applied": not dry_run, "offsets": changes})
     elif dry_run:
@@ -153,36 +138,42 @@ def reset(
         done(f"{group} goes on from there")
 
 
-def _position(text: str) -> Position:
+def _require_no_members(client: SyncClient, group: str) -> None:
+    """Offsets set from outside would be overwritten by members at once; say so before anything is changed."""
     try:
-        return parse_position(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--to") from None
+        count = len(client.group(group).members)
+    except UnknownGroup:
+        return  # a group that is yet to be may begin where we say
+    if count:
+        raise CommandFailed(
+            f"group {group!r} has {count} member{'s' if count > 1 else ''}; stop the consumers first, "
+            f"'penstock group describe {group}' shows them"
+        )
 
 
 def _chosen(
-    cluster: Cluster, group: str, before: Offsets, topics: list[str] | None, partitions: list[int] | None
-) -> list[TopicPartition]:
+    client: SyncClient, group: str, before: Offsets, topics: list[str] | None, partitions: list[int] | None
+) -> list[Place]:
     if topics:
-        places = [(topic, index) for topic in topics for index in cluster.topic(topic).partitions]
+        places = [(topic, index) for topic in topics for index in range(client.topic(topic).partitions)]
         beyond = set(partitions or []) - {index for _, index in places}
         if beyond:
-            raise Missing(f"there is no partition {min(beyond)} in {', '.join(topics)}")
+            raise CommandFailed(f"there is no partition {min(beyond)} in {', '.join(topics)}")
     else:
         places = sorted(before)
     places = [place for place in places if not partitions or place[1] in partitions]
     if not places:
-        raise Invalid(f"group {group!r} has not read anything yet; say which topic to set with --topic")
+        raise CommandFailed(f"group {group!r} has not read anything yet; say which topic to set with --topic")
     return places
 
 
-def _shifted(cluster: Cluster, before: Offsets, places: list[TopicPartition], shift: int) -> Offsets:
+def _shifted(client: SyncClient, before: Offsets, places: list[Place], shift: int) -> Offsets:
     unread = [place for place in places if place not in before]
     if unread:
         topic, index = unread[0]
-        raise Invalid(f"{topic}-{index} has no committed offset to move from; use --to")
-    limits = bounds(cluster, places)
-    return {place: min(max(before[place] + shift, limits[place][0]), limits[place][1]) for place in places}
+        raise CommandFailed(f"{topic}-{index} has no committed offset to move from; use --to")
+    bounds = client.bounds(places)
+    return {place: min(max(before[place] + shift, bounds[place].start), bounds[place].end) for place in places}
 
 
 @app.command("delete")
@@ -195,13 +186,13 @@ def delete(
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete groups and their committed offsets. They must have no members."""
-    with connect(server, timeout_s) as cluster:
+    with connect(server, timeout_s) as client:
         for name in names:
-            groups.require_no_members(cluster, name)
+            _require_no_members(client, name)
         confirm(f"Delete {', '.join(names)} and their committed offsets?", yes)
         with counting("groups", shown=len(names) > 1) as progress:
             for name in progress.track(names, description="Deleting"):
-                groups.delete_group(cluster, name)
+                client.delete_group(name)
     if as_json:
         print_json({"deleted": names})
         return

@@ -9,8 +9,6 @@ import typer
 
 import penstock
 from penstock.cli import groups, queue, router, topics
-from penstock.cli.consume import consume
-from penstock.cli.produce import produce
 from penstock.cli.publish import publish
 from penstock.cli.serve import run_server
 from penstock.cli.settings import settings
@@ -108,12 +106,29 @@ _make_serve()
 app.command("settings", rich_help_panel=SERVER)(settings)
 app.command("publish", rich_help_panel=MESSAGES)(publish)
 app.command("subscribe", rich_help_panel=MESSAGES)(subscribe)
-app.command("produce", rich_help_panel=MESSAGES)(produce)
-app.command("consume", rich_help_panel=MESSAGES)(consume)
 app.add_typer(topics.app, name="topic", rich_help_panel=ADMINISTRATION)
 app.add_typer(groups.app, name="group", rich_help_panel=ADMINISTRATION)
 app.add_typer(queue.app, name="queue", rich_help_panel=ADMINISTRATION)
 app.add_typer(router.app, name="router", rich_help_panel=ADMINISTRATION)
+
+
+# Names that people know from elsewhere, and that these commands once had.
+RENAMED = {"produce": "publish", "consume": "subscribe"}
+
+
+def _tell_new_name(context: typer.Context) -> None:
+    old = context.info_name or ""
+    print(f"penstock: 'penstock {old}' is now 'penstock {RENAMED[old]}'; see its --help", file=sys.stderr)
+    raise typer.Exit(2)
+
+
+for _name in RENAMED:
+    app.command(
+        _name,
+        hidden=True,
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )(_tell_new_name)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -15,15 +15,17 @@ from datetime import datetime
 from enum import Enum
 from typing import NamedTuple
 
-from penstock.client.kafka.cluster import Cluster, TopicPartition
-from penstock.client.kafka.errors import Invalid
-from penstock.client.kafka.offsets import bounds, list_offsets
+import typer
+
+from penstock.cli.terminal import CommandFailed
+from penstock.client.groups import Place
+from penstock.client.sync import SyncClient
 
 FORMS = "beginning, end, an offset, -N for the last N, a time such as 2026-11-15T09:00, or 5m for five minutes ago"
 _MS_PER_UNIT = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _SMALLEST_TIME_MS = 10**11  # 1973: no offset that anyone would type is as large
 
-Bounds = Mapping[TopicPartition, tuple[int, int]]
+Limits = Mapping[Place, tuple[int, int]]
 
 
 class Kind(Enum):
@@ -63,21 +65,27 @@ def parse_position(text: str, now_ms: int | None = None) -> Position:
         raise ValueError(f"{text!r} is not a position: use {FORMS}") from None
 
 
-def resolve(cluster: Cluster, position: Position, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
+def position_of(text: str, option: str) -> Position:
+    """As an option gives it: anything that is no position is a usage error."""
+    try:
+        return parse_position(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
+
+
+def resolve(client: SyncClient, position: Position, places: Sequence[Place]) -> dict[Place, int]:
     """The offset in each partition that the position means."""
-    limits = bounds(cluster, partitions)
     if position.kind is Kind.TIME:
-        at_time = list_offsets(cluster, dict.fromkeys(partitions, position.number))
-        return {place: offset if offset >= 0 else limits[place][1] for place, offset in at_time.items()}
-    return pick(position, limits)
+        return {place: bound.found for place, bound in client.bounds(places, position.number).items()}
+    return pick(position, {place: (bound.start, bound.end) for place, bound in client.bounds(places).items()})
 
 
-def pick(position: Position, limits: Bounds) -> dict[TopicPartition, int]:
+def pick(position: Position, limits: Limits) -> dict[Place, int]:
     """As `resolve`, for what needs no more than the bounds. An offset that no partition holds is refused."""
     if position.kind is Kind.OFFSET and not any(start <= position.number <= end for start, end in limits.values()):
         (topic, partition), (start, end) = next(iter(limits.items()))
         held = f"{topic}-{partition} holds {start} to {end - 1}" if end > start else f"{topic}-{partition} is empty"
-        raise Invalid(f"there is no offset {position.number}: {held}, and the next record will be {end}")
+        raise CommandFailed(f"there is no offset {position.number}: {held}, and the next record will be {end}")
     offsets = {}
     for place, (start, end) in limits.items():
         match position.kind:

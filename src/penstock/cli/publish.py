@@ -3,21 +3,26 @@
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Literal
 
 import typer
 
-from penstock.cli import native, options
-from penstock.cli.options import pairs
-from penstock.cli.produce import Compression, Input, Maker, Tally, lines, whole
-from penstock.cli.render import Parsed
-from penstock.cli.terminal import counting, done, guarded, note, print_json
-from penstock.client.kafka.errors import ClientError, Invalid
-from penstock.client.message import Outgoing
+from penstock.cli import options
+from penstock.cli.input import Input, Maker, Tally, lines, whole
+from penstock.cli.options import connect, pairs
+from penstock.cli.terminal import CommandFailed, counting, done, guarded, note, print_json, told
 from penstock.client.sync import SyncClient
 from penstock.model.errors import PenstockError
+
+
+class Compression(StrEnum):
+    none = "none"
+    gzip = "gzip"
+    snappy = "snappy"
+    lz4 = "lz4"
+    zstd = "zstd"
 
 
 class Acks(StrEnum):
@@ -65,7 +70,11 @@ def publish(
     compression: Annotated[
         Compression, typer.Option("--compression", "-z", help="How batches are compressed.")
     ] = Compression.none,
-    server: native.Server = native.DEFAULT_SERVER,
+    empty_is_null: Annotated[
+        bool, typer.Option("--empty-is-null", help="An empty value is a tombstone: it deletes its key by compaction.")
+    ] = False,
+    create: Annotated[bool, typer.Option("--create/--no-create", help="Create the topic on first use.")] = True,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -80,18 +89,30 @@ def publish(
         raise typer.BadParameter("choose one of --key and --key-separator")
     if key_separator == "":
         raise typer.BadParameter("it is empty", param_hint="--key-separator")
-    maker = Maker(form, key, key_separator, pairs(headers, "--header"), partition, empty_is_null=False)
+    maker = Maker(
+        form,
+        key,
+        key_separator,
+        pairs(headers, "--header"),
+        partition,
+        empty_is_null,
+        delay_s,
+        ttl_s,
+        priority,
+    )
     tally = Tally()
     began = time.monotonic()
-    with native.connect(server, timeout_s, compression.value) as client:
-        sender = _Sender(client, topic, maker, tally, delay_s, ttl_s, priority, acks)
+    with connect(server, timeout_s, compression.value) as client:
+        sender = _Sender(client, topic, maker, tally, acks)
         try:
+            if not create:
+                client.topic(topic)
             if values:
                 sender.send([value.encode() for value in values])
             else:
                 _send_input(sender, file)
-        except (ClientError, PenstockError) as error:
-            raise ClientError(f"{error} ({tally.records:,} messages were acknowledged before that)") from None
+        except PenstockError as error:
+            raise CommandFailed(f"{told(error)} ({tally.records:,} messages were acknowledged before that)") from None
     if as_json:
         print_json({"topic": topic, "records": tally.records, "partitions": tally.as_list()})
         return
@@ -105,50 +126,23 @@ def publish(
 
 
 class _Sender:
-    def __init__(
-        self,
-        client: SyncClient,
-        topic: str,
-        maker: Maker,
-        tally: Tally,
-        delay_s: float | None,
-        ttl_s: float | None,
-        priority: int | None,
-        acks: Acks,
-    ) -> None:
+    def __init__(self, client: SyncClient, topic: str, maker: Maker, tally: Tally, acks: Acks) -> None:
         self.maker = maker
         self.tally = tally
         self._client = client
         self._topic = topic
-        self._steering = (delay_s, None, ttl_s, priority)
         self._acks: Literal["none", "leader", "all"] = acks.value
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        made = (self.maker.make(piece) for piece in pieces)
-        messages = [self._outgoing(one) for one in made if one is not None]
-        for partition, offset in self._client.publish_many(self._topic, messages, acks=self._acks):
-            self.tally.add(partition, offset, 1)
-
-    def _outgoing(self, parsed: Parsed) -> Outgoing:
-        delay_s, deliver_at_ms, ttl_s, priority = self._steering
-        return Outgoing(
-            parsed.value,
-            parsed.key,
-            parsed.headers,
-            parsed.partition,
-            parsed.timestamp_ms,
-            delay_s,
-            deliver_at_ms,
-            ttl_s,
-            priority,
-        )
+        for partition, offset in self._client.publish_many(self._topic, self.maker.make(pieces), acks=self._acks):
+            self.tally.add(partition, offset)
 
 
 def _send_input(sender: _Sender, file: str | None) -> None:
     try:
         descriptor = os.open(file, os.O_RDONLY) if file else sys.stdin.fileno()
     except OSError as error:
-        raise Invalid(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
+        raise CommandFailed(f"cannot read {file}: {(error.strerror or str(error)).lower()}") from None
     interactive = os.isatty(descriptor)
     if interactive:
         note("one message per line; Ctrl-D ends")
@@ -157,7 +151,7 @@ def _send_input(sender: _Sender, file: str | None) -> None:
         with counting("messages", in_bytes=bool(total_bytes), shown=not interactive) as progress:
             task = progress.add_task("Publishing", total=total_bytes)
             read_bytes = 0
-            for some in _pieces(sender.maker.form, descriptor):
+            for some in whole(descriptor) if sender.maker.form is Input.whole else lines(descriptor):
                 sender.send(some)
                 read_bytes += sum(map(len, some)) + len(some)
                 progress.update(task, completed=read_bytes if total_bytes else sender.tally.records)
@@ -166,8 +160,3 @@ def _send_input(sender: _Sender, file: str | None) -> None:
     finally:
         if file:
             os.close(descriptor)
-
-
-def _pieces(form: Input, descriptor: int) -> Iterator[Sequence[bytes]]:
-    some: Iterable[Sequence[bytes]] = whole(descriptor) if form is Input.whole else lines(descriptor)
-    return (pieces for pieces in some if pieces)

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from penstock.cli import native, options, render
-from penstock.cli.native import View, connect, view_of
-from penstock.cli.options import pairs
+from penstock.cli import options, render
+from penstock.cli.options import View, connect, matches_of, pairs, view_of
 from penstock.cli.terminal import confirm, done, guarded, print_json, print_table, working
 from penstock.client.admin import Queue
 
@@ -61,7 +60,7 @@ def _told(queue: Queue) -> dict[str, object]:
 @guarded
 def list_(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only those of this topic.")] = None,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -94,7 +93,7 @@ def list_(
 @guarded
 def show(
     view: View,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -129,14 +128,14 @@ def create(
     headers: HeaderMatches = None,
     latest: Annotated[bool, typer.Option("--latest", help="Begin with what comes from now on.")] = False,
     if_not_exists: Annotated[bool, typer.Option("--if-not-exists", help="A queue that exists is fine.")] = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Create a queue on a topic, which is made on first use. It begins with the earliest message that is kept."""
     topic, name = view_of(view)
     values = settings_of(settings)
-    matches = native.matches_of(keys, patterns, pairs(headers, "--header"))
+    matches = matches_of(keys, patterns, pairs(headers, "--header"))
     with connect(server, timeout_s) as client:
         queue = client.create_queue(
             topic,
@@ -157,7 +156,7 @@ def create(
 def alter(
     view: View,
     settings: Set = None,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -180,7 +179,7 @@ def peek(
     view: View,
     count: Annotated[int, typer.Option("--max", "-n", min=1, help="How many messages.")] = 10,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object per line.")] = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Print the next messages of a queue, and leave them there."""
@@ -188,14 +187,14 @@ def peek(
         messages = client.peek_queue(*view_of(view), limit=count)
     renderer = render.json_line if as_json else render.pretty(sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     for message in messages:
-        sys.stdout.buffer.write(renderer(native.received(message)))
+        sys.stdout.buffer.write(renderer(message))
 
 
 @app.command("pause")
 @guarded
 def pause(
     view: View,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Hand out nothing until the queue is resumed."""
@@ -209,7 +208,7 @@ def pause(
 @guarded
 def resume(
     view: View,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Hand out messages again."""
@@ -224,7 +223,7 @@ def resume(
 def purge(
     view: View,
     yes: options.Yes = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -245,7 +244,7 @@ def purge(
 def redrive(
     view: View,
     count: Annotated[int, typer.Option("--max", "-n", min=1, help="At most so many.")] = 10_000,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -264,7 +263,7 @@ def redrive(
 def delete(
     view: View,
     yes: options.Yes = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete a queue. The topic and its messages stay."""

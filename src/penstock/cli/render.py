@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.client.kafka.reader import Received
+from penstock.client.message import Message
 from penstock.model.record import Headers
 
-Renderer = Callable[[Received], bytes]
+Renderer = Callable[[Message], bytes]
 
 _DIM, _CYAN, _YELLOW, _RESET = "\x1b[2m", "\x1b[36m", "\x1b[33m", "\x1b[0m"
 HEX_BYTES_SHOWN = 64
@@ -25,8 +25,8 @@ _VISIBLE = {code: f"\\x{code:02x}" for code in [*range(32), *range(127, 160)] if
 def raw(key_separator: bytes | None, delimiter: bytes) -> Renderer:
     """Values as they are, each followed by the delimiter; with a separator, the key before it."""
 
-    def render(received: Received) -> bytes:
-        record = received.record
+    def render(message: Message) -> bytes:
+        record = message.record
         value = record.value or b""
         if key_separator is not None:
             return b"".join((record.key or b"", key_separator, value, delimiter))
@@ -35,11 +35,11 @@ def raw(key_separator: bytes | None, delimiter: bytes) -> Renderer:
     return render
 
 
-def json_line(received: Received) -> bytes:
-    record = received.record
+def json_line(message: Message) -> bytes:
+    record = message.record
     line: dict[str, object] = {
-        "topic": received.topic,
-        "partition": received.partition,
+        "topic": message.topic,
+        "partition": message.partition,
         "offset": record.offset,
         "timestamp_ms": record.timestamp_ms,
         "time": _time(record.timestamp_ms, utc=True),
@@ -66,9 +66,9 @@ def pretty(colour: bool) -> Renderer:
     """Two lines per record: where, when, key and headers; then the value."""
     dim, cyan, yellow, reset = (_DIM, _CYAN, _YELLOW, _RESET) if colour else ("", "", "", "")
 
-    def render(received: Received) -> bytes:
-        record = received.record
-        parts = [f"{dim}{received.topic}-{received.partition} @{record.offset}  {_time(record.timestamp_ms)}{reset}"]
+    def render(message: Message) -> bytes:
+        record = message.record
+        parts = [f"{dim}{message.topic}-{message.partition} @{record.offset}  {_time(record.timestamp_ms)}{reset}"]
         if record.key is not None:
             parts.append(f"{cyan}{visible(record.key)}{reset}")
         parts += [f"{yellow}{name.translate(_VISIBLE)}={visible(content)}{reset}" for name, content in record.headers]

@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from penstock.cli import native, options
-from penstock.cli.native import connect
-from penstock.cli.options import pairs
+from penstock.cli import options
+from penstock.cli.options import connect, pairs
 from penstock.cli.terminal import confirm, done, guarded, print_json, print_table, working
 from penstock.client.admin import Router
 
@@ -44,7 +43,7 @@ def _told(router: Router) -> dict[str, object]:
 @app.command("list")
 @guarded
 def list_(
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
@@ -77,7 +76,7 @@ def _headers(headers: object, any_header: bool) -> str | None:
 def create(
     name: Name,
     kind: Annotated[Kind, typer.Option("--kind", help="What decides where a message goes.")] = Kind.direct,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Create a router, and the topic of its name."""
@@ -94,7 +93,7 @@ def bind(
     key: Key = None,
     headers: Headers = None,
     any_header: AnyHeader = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Send on what matches. The target is made on first use."""
@@ -111,7 +110,7 @@ def unbind(
     key: Key = None,
     headers: Headers = None,
     any_header: AnyHeader = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Take a binding away."""
@@ -125,7 +124,7 @@ def unbind(
 def delete(
     name: Name,
     yes: options.Yes = False,
-    server: native.Server = native.DEFAULT_SERVER,
+    server: options.Server = options.DEFAULT_SERVER,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete a router and its bindings. Topics and queues stay."""

@@ -26,15 +26,38 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-from penstock.client.kafka.errors import ClientError
-from penstock.model.errors import PenstockError
+from penstock.model.errors import (
+    GroupNotEmpty,
+    PenstockError,
+    TopicExists,
+    UnknownGroup,
+    UnknownRouter,
+    UnknownTopic,
+    UnknownView,
+    ViewExists,
+)
 
 EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 # A pipe has no width: never wrap or cut what a script might read.
 PIPE_WIDTH = 10_000
 
+# What to do about it, where the error itself does not say.
+HINTS: dict[type[PenstockError], str] = {
+    UnknownTopic: "'penstock topic create' makes one, 'penstock topic list' shows what there is",
+    TopicExists: "'penstock topic alter' changes it",
+    UnknownGroup: "'penstock group list' shows what there is",
+    GroupNotEmpty: "stop its consumers first; 'penstock group describe' shows them",
+    UnknownView: "'penstock queue list' shows what there is",
+    ViewExists: "'penstock queue alter' changes it",
+    UnknownRouter: "'penstock router list' shows what there is",
+}
+
 P = ParamSpec("P")
+
+
+class CommandFailed(PenstockError):
+    """What a command has to say by itself, in one line."""
 
 
 def console(stderr: bool = False) -> Console:
@@ -50,8 +73,8 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
         try:
             command(*args, **kwargs)
             sys.stdout.flush()
-        except (ClientError, PenstockError) as error:
-            fail(str(error))
+        except PenstockError as error:
+            fail(told(error))
         except BrokenPipeError:
             _silence(sys.stdout.fileno())  # the interpreter flushes once more on its way out
             raise typer.Exit(0) from None
@@ -59,6 +82,12 @@ def guarded(command: Callable[P, None]) -> Callable[P, None]:
             raise typer.Exit(EXIT_INTERRUPTED) from None
 
     return run
+
+
+def told(error: PenstockError) -> str:
+    """The error, with what to do about it."""
+    hint = HINTS.get(type(error))
+    return f"{error}; {hint}" if hint else str(error)
 
 
 def _silence(descriptor: int) -> None:

@@ -6,14 +6,9 @@ import typer
 
 from penstock.cli import options
 from penstock.cli.options import connect, pairs
-from penstock.cli.terminal import confirm, counting, done, fail, guarded, print_json, print_table, working
-from penstock.client.kafka import admin
-from penstock.client.kafka.cluster import TopicInfo
-from penstock.client.kafka.errors import Missing, Refused
-from penstock.client.kafka.offsets import bounds
-
-TOPIC_EXISTS = 36
-UNKNOWN_TOPIC = 3
+from penstock.cli.terminal import CommandFailed, confirm, counting, done, guarded, print_json, print_table, working
+from penstock.client.sync import SyncClient
+from penstock.model.errors import TopicExists, UnknownTopic
 
 app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter and delete topics.")
 
@@ -32,9 +27,6 @@ def create(
     partitions: Annotated[
         int | None, typer.Option("--partitions", "-p", min=1, help="Number of partitions.", show_default="the server's")
     ] = None,
-    replication: Annotated[
-        int | None, typer.Option(min=1, help="Copies of each partition.", show_default="the server's")
-    ] = None,
     settings: Set = None,
     if_not_exists: Annotated[
         bool, typer.Option("--if-not-exists", help="A topic that exists already is fine.")
@@ -46,15 +38,13 @@ def create(
     """Create topics."""
     values = pairs(settings, "--set")
     results = []
-    with connect(server, timeout_s) as cluster, counting("topics", shown=len(names) > 1) as progress:
+    with connect(server, timeout_s) as client, counting("topics", shown=len(names) > 1) as progress:
         for name in progress.track(names, description="Creating"):
             try:
-                admin.create_topic(
-                    cluster, name, partitions or admin.SERVER_DEFAULT, replication or admin.SERVER_DEFAULT, values
-                )
+                client.create_topic(name, partitions, values)
                 created = True
-            except Refused as error:
-                if error.code != TOPIC_EXISTS or not if_not_exists:
+            except TopicExists:
+                if not if_not_exists:
                     raise
                 created = False
             results.append({"topic": name, "created": created})
@@ -74,12 +64,12 @@ def list_(
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """List topics with their partitions and how many offsets they span (after compaction, more than records)."""
-    with connect(server, timeout_s) as cluster, working("Asking for topics"):
-        topics = [topic for topic in admin.list_topics(cluster) if internal or not topic.internal]
-        limits = bounds(cluster, [place for topic in topics for place in _led(topic)])
+    with connect(server, timeout_s) as client, working("Asking for topics"):
+        names = sorted(topic.name for topic in client.topics(internal=internal))
+        topics = client.describe_topics(names, settings=False)
     rows = []
     for topic in topics:
-        records = sum(limits[place][1] - limits[place][0] for place in _led(topic))
+        records = sum(partition.end - partition.start for partition in topic.partitions)
         rows.append({"topic": topic.name, "partitions": len(topic.partitions), "records": records})
     if as_json:
         print_json(rows)
@@ -87,10 +77,6 @@ def list_(
         print_table(["Topic", "#Partitions", "#Records"], [list(row.values()) for row in rows])
     else:
         done("there are no topics yet; create one with 'penstock topic create NAME'")
-
-
-def _led(topic: TopicInfo) -> list[tuple[str, int]]:
-    return [(topic.name, index) for index, partition in topic.partitions.items() if partition.leader >= 0]
 
 
 @app.command("describe")
@@ -103,33 +89,29 @@ def describe(
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Show a topic's partitions and settings."""
-    with connect(server, timeout_s) as cluster, working("Asking for the topic"):
-        topic = cluster.topic(name)
-        settings = [setting for setting in admin.topic_settings(cluster, name) if everything or setting.is_set]
-        limits = bounds(cluster, _led(topic))
-    partitions = []
-    for index, partition in topic.partitions.items():
-        start, end = limits.get((name, index), (None, None))
-        partitions.append(
-            {
-                "partition": index,
-                "leader": partition.leader,
-                "replicas": partition.replicas,
-                "in_sync": partition.in_sync,
-                "start_offset": start,
-                "end_offset": end,
-            }
-        )
+    with connect(server, timeout_s) as client, working("Asking for the topic"):
+        topic = client.describe_topic(name)
+    settings = [setting for setting in topic.settings if everything or setting.source == "topic"]
+    partitions: list[dict[str, object]] = [
+        {
+            "partition": one.partition,
+            "leader": one.leader,
+            "replicas": one.replicas,
+            "in_sync": one.in_sync,
+            "start_offset": one.start,
+            "end_offset": one.end,
+        }
+        for one in topic.partitions
+    ]
     if as_json:
         values = {setting.name: {"value": setting.value, "source": setting.source} for setting in settings}
-        identity = str(topic.topic_id) if topic.topic_id else None
-        print_json({"topic": name, "topic_id": identity, "partitions": partitions, "settings": values})
+        print_json({"topic": name, "topic_id": topic.topic_id, "partitions": partitions, "settings": values})
         return
-    done(f"{name}   id {topic.topic_id or 'unknown'}   {len(partitions)} partition{'s'[: len(partitions) != 1]}")
+    done(f"{name}   id {topic.topic_id}   {len(partitions)} partition{'s'[: len(partitions) != 1]}")
     rows = [[_plain(value) for value in partition.values()] for partition in partitions]
     print_table(["#Partition", "#Leader", "Replicas", "In sync", "#Start", "#End"], rows)
     if settings:
-        print_table(["Setting", "Value", "Set by"], [[one.name, one.value, one.source] for one in settings])
+        print_table(["Setting", "Value", "Set by"], settings)
     elif not everything:
         done("all settings are at their defaults; --all shows them")
 
@@ -157,12 +139,8 @@ def alter(
     values = pairs(settings, "--set")
     if not values and not unset and partitions is None:
         raise typer.BadParameter("say what to change: --set, --unset or --partitions")
-    with connect(server, timeout_s) as cluster:
-        cluster.topic(name)
-        if values or unset:
-            admin.alter_topic(cluster, name, values, unset or [])
-        if partitions is not None:
-            admin.add_partitions(cluster, name, partitions)
+    with connect(server, timeout_s) as client:
+        client.alter_topic(name, {**values, **dict.fromkeys(unset or [])}, partitions)
     if as_json:
         print_json({"topic": name, "set": values, "unset": unset or [], "partitions": partitions})
     else:
@@ -180,22 +158,21 @@ def delete(
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
 ) -> None:
     """Delete topics and everything in them, for good."""
-    with connect(server, timeout_s) as cluster:
-        known = cluster.retry(lambda: cluster.metadata(names))
-        missing = [name for name in names if name not in known]
+    with connect(server, timeout_s) as client:
+        missing = [name for name in names if not _exists(client, name)]
         if missing and not if_exists:
-            raise Missing(f"there is no topic {missing[0]!r}; nothing was deleted; see 'penstock topic list'")
-        present = [name for name in names if name in known]
+            raise CommandFailed(f"there is no topic {missing[0]!r}; nothing was deleted; see 'penstock topic list'")
+        present = [name for name in names if name not in missing]
         if present:
             confirm(f"Delete {', '.join(present)} and all records in them?", yes)
         deleted = []
         with counting("topics", shown=len(present) > 1) as progress:
             for name in progress.track(present, description="Deleting"):
                 try:
-                    admin.delete_topic(cluster, name)
-                except Refused as error:
-                    if error.code != UNKNOWN_TOPIC or not if_exists:
-                        fail(str(error))
+                    client.delete_topic(name)
+                except UnknownTopic:
+                    if not if_exists:
+                        raise
                     continue
                 deleted.append(name)
     if as_json:
@@ -203,3 +180,11 @@ def delete(
         return
     for name in deleted:
         done(f"deleted {name}")
+
+
+def _exists(client: SyncClient, name: str) -> bool:
+    try:
+        client.topic(name)
+    except UnknownTopic:
+        return False
+    return True

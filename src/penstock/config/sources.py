@@ -17,7 +17,7 @@ from penstock.config.settings import Setting, Settings, table
 from penstock.model.errors import PenstockError
 
 # Variables with our prefix that are no server settings: the command line and the build read them.
-OTHER_VARIABLES = frozenset({"PENSTOCK_SERVER", "PENSTOCK_NATIVE", "PENSTOCK_PURE", "PENSTOCK_CONFIG"})
+OTHER_VARIABLES = frozenset({"PENSTOCK_SERVER", "PENSTOCK_PURE", "PENSTOCK_CONFIG"})
 VARIABLE_PREFIX = "PENSTOCK_"
 FILE_BYTES_MAX = 4 << 20
 
