@@ -1,9 +1,12 @@
 """A client written from docs/protocol.md alone, against a real server."""
 
+import struct
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from kafka import KafkaConsumer
 
 from page_client import Page, PageClient, batch_of, murmur2_of_the_page
 from penstock.testing.server import Server
@@ -13,10 +16,15 @@ FIND_TOPIC, CREATE_TOPIC, TOPICS = 0x10, 0x12, 0x91
 TAKE_PRODUCER_ID, PRODUCER_ID, PUBLISH, PUBLISHED = 0x20, 0xA0, 0x21, 0xA1
 LIST_OFFSETS, OFFSETS, FETCH, FETCHED = 0x30, 0xB0, 0x31, 0xB1
 COMMIT, COMMITTED, COMMITS = 0x32, 0x33, 0xB3
+DESCRIBE_TOPICS, TOPIC_DESCRIPTIONS = 0x15, 0x95
+LIST_GROUPS, GROUPS, DESCRIBE_GROUP, GROUP_DESCRIPTION, DELETE_GROUP, DELETE_OFFSETS = (
+    0x70, 0xF0, 0x71, 0xF1, 0x72, 0x73,
+)  # fmt: skip
 SUBSCRIBE_PUBSUB, SUBSCRIBE_LOG, RECORDS, ADD_CREDIT, UNSUBSCRIBE = 0x40, 0x41, 0xC0, 0x42, 0x43
 SUBSCRIBE_QUEUE, LEASE, DELIVERIES, SETTLE, SETTLED, STEP = 0x50, 0x51, 0xD0, 0x52, 0xD2, 0x53
 
 TIME_MS = 1_900_000_000_000
+WITHIN_S = 30
 
 
 @pytest.fixture
@@ -64,6 +72,47 @@ def test_a_group_remembers(client: PageClient, topic: str, group: str) -> None:
     client.ask(CREATE_TOPIC, topic, 1)
     assert client.ask(COMMIT, group, [[topic, 0, 5]]) == (DONE, [1])
     assert client.ask(COMMITTED, group) == (COMMITS, [[[topic, 0, 5]]])
+
+
+def test_a_group_is_looked_after(client: PageClient, topic: str, group: str) -> None:
+    client.ask(CREATE_TOPIC, topic, 2)
+    published(client, topic, 1, batch_of([(TIME_MS, None, b"x", [])]))
+    client.ask(COMMIT, group, [[topic, 1, 0], [topic, 0, 0]])
+    kind, (groups,) = client.ask(LIST_GROUPS)
+    assert kind == GROUPS
+    assert [group, "Empty", ""] in groups
+    told = [group, "Empty", "", "", [], [[topic, 0, 0, 0], [topic, 1, 0, 1]]]
+    assert client.ask(DESCRIBE_GROUP, group) == (GROUP_DESCRIPTION, told)
+    assert client.ask(DELETE_OFFSETS, group, [[topic, 0]]) == (DONE, [1])
+    assert client.ask(COMMITTED, group) == (COMMITS, [[[topic, 1, 0]]])
+    assert client.ask(DELETE_GROUP, group) == (DONE, [0])
+    assert client.ask(DESCRIBE_GROUP, group)[1][0] == "unknown-group"
+
+
+def test_a_member_reads_what_its_assignment_says(client: PageClient, server: Server, topic: str, group: str) -> None:
+    client.ask(CREATE_TOPIC, topic, 3)
+    member = KafkaConsumer(topic, bootstrap_servers=server.kafka, group_id=group)
+    try:
+        deadline = time.monotonic() + WITHIN_S
+        while not member.assignment():
+            assert time.monotonic() < deadline
+            member.poll(100)
+        _, (_, state, protocol_type, _, ((*_, assignment),), _) = client.ask(DESCRIBE_GROUP, group)
+    finally:
+        member.close()
+    assert (state, protocol_type) == ("Stable", "consumer")
+    _version, topics, name_bytes = struct.unpack_from(">hih", assignment)
+    name = assignment[8 : 8 + name_bytes].decode()
+    count, *partitions = struct.unpack_from(">4i", assignment, 8 + name_bytes)
+    assert (topics, name, count, sorted(partitions)) == (1, topic, 3, [0, 1, 2])
+
+
+def test_a_topic_is_described(client: PageClient, topic: str) -> None:
+    client.ask(CREATE_TOPIC, topic, 1, {"retention.ms": "60000"})
+    kind, (topics,) = client.ask(DESCRIBE_TOPICS, [topic, topic + "-gone"])
+    ((name, _topic_id, internal, (partition,), settings),) = topics
+    assert (kind, name, internal, partition[:2]) == (TOPIC_DESCRIPTIONS, topic, False, [0, 0])
+    assert ["retention.ms", "60000", "topic"] in settings
 
 
 def test_pushes_within_credit(client: PageClient, topic: str) -> None:

@@ -12,6 +12,7 @@ import asyncio
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -131,6 +132,8 @@ class Subscription:
             self._starting = self._loop.create_task(self._begin())
             self._starting.add_done_callback(self._begun)
         starting = self._starting
+        if starting.done():  # `_begun` is yet to run: awaiting what is done would not let it
+            await asyncio.sleep(0)
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -205,9 +208,10 @@ async def take_any(
     subscriptions: Sequence[S], max_messages: int = DEFAULT_BATCH, timeout_s: float | None = None
 ) -> tuple[S | None, list[Message]]:
     """See `Client.take_any`."""
-    for one in subscriptions:
-        await one.start()
     deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+    for one in subscriptions:
+        with suppress(ClientClosed):  # one that is closed has nothing, and the others go on
+            await one.start()
     while True:
         for one in subscriptions:
             batch = one._take(max_messages)

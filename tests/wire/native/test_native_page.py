@@ -180,6 +180,7 @@ def test_the_bounds_are_those_of_the_code() -> None:
         f"{binary.MAX_HELD_BYTES >> 20} MiB of them",
         f"at most {binary.MAX_SUBSCRIPTIONS} subscriptions",
         f"{messages.MAX_BATCHES:,} batches",
+        f"up to {messages.MAX_DESCRIBED:,} topics",
         f"Step ({framing.MAX_STEP_BYTES >> 20} MiB, {messages.MAX_BATCHES:,} messages)",
         f"at most {framing.MAX_PLAIN_BYTES >> 20} MiB",
         f"a credit of messages, at most {binary_push.MAX_CREDIT:,}",
