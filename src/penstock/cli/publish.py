@@ -35,7 +35,7 @@ class Acks(StrEnum):
 def publish(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Name of the topic.")],
     values: Annotated[
-        list[str] | None, typer.Argument(metavar="[VALUE]...", help="Messages, instead of standard input.")
+        list[str] | None, typer.Argument(metavar="VALUE", help="Messages, instead of standard input.")
     ] = None,
     file: Annotated[str | None, typer.Option("--file", "-F", help="Read messages from this file.")] = None,
     form: Annotated[

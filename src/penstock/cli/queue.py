@@ -59,7 +59,7 @@ def _told(queue: Queue) -> dict[str, object]:
 @app.command("list")
 @guarded
 def list_(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="Only those of this topic.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="Only those of this topic.")] = None,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     timeout_s: options.TimeoutS = options.DEFAULT_TIMEOUT_S,
