@@ -66,9 +66,9 @@ FULL = Plan(
     queue_repetitions=3,
     queue_s=1.0,
     queue_latency_s=1.0,
-    queue_both_count=30_000,
+    queue_both_count=20_000,
     doors_s=1.0,
     subscribers=1000,
-    fan_out_s=5.0,
+    fan_out_s=3.0,
     backlog_count=1_000_000,
 )
