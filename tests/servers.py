@@ -5,12 +5,16 @@ import re
 import uuid
 from collections.abc import Callable
 
+import pytest
+
 from penstock.testing.server import Server
 
 TEST_SETTINGS: dict[str, object] = {
     "group_min_session_timeout_ms": 500,  # so that a lost member is missed soon
 }
 AGAINST_KAFKA = os.environ.get("PENSTOCK_TEST_PEER") == "kafka"
+
+only_penstock = pytest.mark.skipif(AGAINST_KAFKA, reason="Kafka has no such door")
 
 StartServer = Callable[..., Server]
 

@@ -8,6 +8,9 @@ from any_door_readers import READERS
 from any_door_writers import SHORTLY_AGO_MS, UNKNOWN, WRITERS, Seen, Writer
 
 from penstock.testing.server import Server
+from servers import only_penstock
+
+pytestmark = only_penstock
 
 KEYS = [b"k1", None, "ключ".encode(), b"k1"]
 

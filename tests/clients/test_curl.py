@@ -15,7 +15,9 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.testing.server import Server, ServerFailed
-from servers import StartServer
+from servers import StartServer, only_penstock
+
+pytestmark = only_penstock
 
 CREATE = """curl -X POST -H "Content-Type: application/json" -d '{"compaction_enabled": false, "retention_duration_secs": 300}' http://127.0.0.1:1337/topics/my_topic"""  # noqa: E501
 SUBSCRIBE = """curl -i http://127.0.0.1:1337/topics/my_topic/subscribe"""

@@ -5,6 +5,9 @@ import subprocess
 from pathlib import Path
 
 from penstock.testing.server import Server
+from servers import only_penstock
+
+pytestmark = only_penstock
 
 PAGE = Path(__file__).parents[2] / "docs" / "http.md"
 BLOCK = re.compile(r"^```sh(?P<stream> stream)?\n(?P<commands>.*?)^```$", re.M | re.S)

@@ -7,7 +7,9 @@ from netcat import PATIENCE_S, Netcat, pipe
 from story import eventually
 
 from penstock.testing.server import Server
-from servers import AGAINST_KAFKA
+from servers import AGAINST_KAFKA, only_penstock
+
+pytestmark = only_penstock
 
 pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Kafka has no such door")
 

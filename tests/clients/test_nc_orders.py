@@ -10,7 +10,9 @@ import pytest
 from netcat import Netcat, pipe
 
 from penstock.testing.server import Server
-from servers import AGAINST_KAFKA
+from servers import AGAINST_KAFKA, only_penstock
+
+pytestmark = only_penstock
 
 pytestmark = pytest.mark.skipif(AGAINST_KAFKA, reason="Kafka has no such door")
 
