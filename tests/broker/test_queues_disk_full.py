@@ -14,7 +14,7 @@ import pytest
 from crash_house import CrashHouse
 from queue_house import soon, until
 
-from penstock.broker.queues import Delivery, Outcome, Publication
+from penstock.broker.queues import Delivery, Outcome, Publication, Source
 from penstock.model.errors import LeaseLost, PenstockError, StorageFailed, StorageFull
 from penstock.model.message import Outgoing
 from penstock.security.principal import ANONYMOUS
@@ -236,3 +236,34 @@ async def test_a_life_with_a_full_disk(house: CrashHouse, seed: int, ordered: bo
     life = HardLife(house, seed)
     await life.live(150)
     await life.end()
+
+
+async def test_a_topic_deleted_on_a_full_disk_leaves_no_view_behind(house: CrashHouse) -> None:
+    await house.create()
+    await house.create("mail")
+    await house.queues.add_source(ANONYMOUS, "mail", "queue", Source("orders"))
+    await house.publish(b"old")
+    deleting = house.administrator.delete_topic(ANONYMOUS, "orders")
+    house.ledger.failing = StorageFull("no space left")  # the catalogue's ledger still finds some
+    await deleting
+    house.ledger.failing = None
+    assert [view.topic for view in house.queues.views(ANONYMOUS)] == ["mail"]
+    await house.create()
+    await house.queues.add_source(ANONYMOUS, "mail", "queue", Source("orders"), start="earliest")
+    await house.publish(b"new")
+    for topic in ("orders", "mail"):
+        (one,) = await house.lease_all(1, topic=topic)
+        assert one.record.value == b"new"
+    await house.crash()
+    assert sorted(view.topic for view in house.queues.views(ANONYMOUS)) == ["mail", "orders"]
+
+
+async def test_partitions_given_on_a_full_disk_are_read_in_the_end(house: CrashHouse) -> None:
+    await house.create()
+    house.ledger.failing = StorageFull("no space left")
+    await house.topics.add_partitions("orders", 2)
+    await house.publish(b"there", partition=1)
+    assert await house.lease() == []
+    house.ledger.failing = None
+    (one,) = await house.lease_all(1)
+    assert (one.partition, one.record.value) == (1, b"there")

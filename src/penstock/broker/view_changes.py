@@ -123,10 +123,8 @@ class ViewChanges:
             self._host.spawn(self._fit(view, topic))
 
     async def _fit(self, view: View, topic: Topic) -> None:
-        async with self._registry.change(view.address):
-            if view.gone is None:
-                await self._registry.fit(view, topic)
-                self._floors.tell_topic(topic)
+        await self._registry.fit_in_the_end(view, topic)
+        self._floors.tell_topic(topic)
 
     async def topic_is_gone(self, topic: str) -> None:
         """Its views are gone, too, and other views no longer read it; unless they are of a new topic of that name."""
@@ -136,12 +134,15 @@ class ViewChanges:
                 continue
             async with self._registry.change(view.address):
                 if view.gone is None and view.definition.topic == topic:
-                    await self._registry.erase(view, UnknownView(f"topic {topic!r} was deleted"))
+                    await self._registry.erase(view, UnknownView(f"topic {topic!r} was deleted"), topic_is_gone=True)
                 elif view.gone is None:
-                    await self._registry.drop_source(view, topic)
+                    await self._registry.drop_source(view, topic, topic_is_gone=True)
         for view in list(self._registry.by_address.values()):  # those that no longer read their own topic
             if view.definition.topic == topic and (known is None or known.id.hex != view.definition.topic_id):
-                await self.delete(topic, view.definition.name, f"topic {topic!r} was deleted")
+                async with self._registry.change(view.address):
+                    if view.gone is None:
+                        gone = UnknownView(f"topic {topic!r} was deleted")
+                        await self._registry.erase(view, gone, topic_is_gone=True)
 
 
 def _promising(settings: QueueSettings, topic: Topic) -> QueueSettings:

@@ -7,7 +7,7 @@ they were. Their partitions are opened when they are used, or one after another 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Literal
 
 from penstock.broker.view import View
@@ -34,6 +34,7 @@ _log = logging.getLogger(__name__)
 
 Start = Literal["earliest", "latest"]
 
+RETRY_AFTER_S = 1.0
 LEASES_PER_LIFE = 1 << 32  # more than are given between two starts of the server, however the clock is set meanwhile
 
 
@@ -82,8 +83,8 @@ class Registry:
         self._show(view)
         return view
 
-    async def redefine(self, view: View, definition: ViewFact) -> None:
-        await self._record(view, definition)
+    async def redefine(self, view: View, definition: ViewFact, *, topic_is_gone: bool = False) -> None:
+        await self._recorded(view, [self._record(view, definition)], topic_is_gone)
         view.redefine(definition)
 
     async def set_source(self, view: View, topic: Topic, source: Source, start: Start) -> None:
@@ -95,9 +96,9 @@ class Registry:
         await self.redefine(view, definition.with_streams(added))
         self._attach(view, topic, added)
 
-    async def drop_source(self, view: View, topic: str) -> None:
+    async def drop_source(self, view: View, topic: str, *, topic_is_gone: bool = False) -> None:
         if view.definition.source(topic) is not None:
-            await self.redefine(view, view.definition.without_topic(topic))
+            await self.redefine(view, view.definition.without_topic(topic), topic_is_gone=topic_is_gone)
             self._hide_from(topic, view)
             for number in view.detach_topic(topic):
                 self._host.perform(view, view.machine.remove_stream(number))
@@ -111,17 +112,38 @@ class Registry:
                 await self.redefine(view, view.definition.with_streams(added))
                 self._attach(view, topic, added)
 
-    async def erase(self, view: View, reason: PenstockError) -> None:
+    async def fit_in_the_end(self, view: View, topic: Topic) -> None:
+        """The same, however long the ledger takes nothing: what is in those partitions must be handed out."""
+        while view.gone is None and self._topics.by_name.get(topic.name) is topic:
+            try:
+                async with self.change(view.address):
+                    if view.gone is None:
+                        await self.fit(view, topic)
+                return
+            except PenstockError as error:
+                _log.warning("view %s does not read all of %s yet: %s", view.address, topic.name, error)
+            await asyncio.sleep(RETRY_AFTER_S)
+
+    async def erase(self, view: View, reason: PenstockError, *, topic_is_gone: bool = False) -> None:
         record = self._host.ledger.record
         # The definition goes first: facts without one are swept at start, a view without its facts would begin anew.
         erased = {record(definition_key(view.id), None)}
         erased.update(record(fact.key, None) for fact in view.machine.tombstones())
-        await asyncio.gather(*erased)
+        await self._recorded(view, erased, topic_is_gone)
         if self.by_address.get(view.address) is view:
             del self.by_address[view.address]
         for source in view.definition.sources:
             self._hide_from(source.topic, view)
         self._host.remove(view, reason)
+
+    async def _recorded(self, view: View, facts: Iterable[asyncio.Future[None]], topic_is_gone: bool) -> None:
+        try:
+            await asyncio.gather(*facts)
+        except PenstockError as error:
+            if not topic_is_gone:
+                raise
+            # What must not be is not, whatever the ledger says: the next start sees that the topic is gone.
+            _log.warning("that view %s lost a topic is not recorded: %s", view.address, error)
 
     def _record(self, view: View, definition: ViewFact) -> asyncio.Future[None]:
         return self._host.ledger.record(definition_key(view.id), encode_definition(definition))
@@ -228,8 +250,7 @@ class Registry:
             for topic in list(view.topics):
                 try:
                     if any((topic.name, index) not in view.numbers for index in range(topic.partition_count)):
-                        async with self.change(view.address):
-                            await self.fit(view, topic)
+                        self._host.spawn(self.fit_in_the_end(view, topic))
                     for stream in list(view.streams.values()):
                         if stream.partition is None:
                             await self._topics.open(stream.topic, stream.index)
