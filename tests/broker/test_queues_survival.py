@@ -53,7 +53,7 @@ async def test_definitions_come_back_as_they_were(disk_queues: QueueHouse, how: 
     before = house.queues.views(ANONYMOUS)
     await end(house, how)
     assert house.queues.views(ANONYMOUS) == before
-    assert [(v.name, v.paused, v.settings.max_attempts) for v in before] == [("mail", False, 10), ("stock", True, 3)]
+    assert [(v.name, v.paused, v.settings.max_attempts) for v in before] == [("mail", False, 20), ("stock", True, 3)]
     await house.publish(b"e", topic="events", key=b"order.new", partition=1)
     (one,) = await house.lease(name="mail")
     assert (one.topic, one.partition, one.record.value) == ("events", 1, b"e")

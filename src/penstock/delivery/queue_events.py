@@ -17,7 +17,7 @@ class QueueSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """How a view hands out its messages. Times in ms; `check()` refuses what makes no sense."""
 
     lease_ms: int = 30_000  # a delivery not settled within it counts as failed; 0: leased until its consumer leaves
-    max_attempts: int = 10  # then it goes to the dead letters; 0: tried without end
+    max_attempts: int = 20  # then it goes to the dead letters; 0: tried without end
     retry_initial_ms: int = 1_000
     retry_factor: float = 2.0
     retry_ceiling_ms: int = 300_000
