@@ -27,7 +27,7 @@ from penstock.model.batch import decode_batch, walk
 from penstock.model.errors import CorruptBatch
 from penstock.model.message import Incoming
 from penstock.model.outgoing import size_bound
-from penstock.storage.engine import Buffer, Grant
+from penstock.storage.engine import Buffer
 
 _log = logging.getLogger(__name__)
 
@@ -103,6 +103,11 @@ class Opened:
         return piece
 
 
+def _go_on(turn: "asyncio.Future[None]") -> None:
+    if not turn.done():
+        turn.set_result(None)
+
+
 def _offset_of(message: Incoming) -> int:
     return message.record.offset
 
@@ -156,8 +161,8 @@ class Tail:
         self._budget = budget  # how many bytes this ring may hold now
         self._ring: deque[Opened] = deque()
         self._ring_bytes = 0
-        self._opening: Grant | None = None
-        self._to_wake: deque[Waiting] = deque()
+        self._opening: list[asyncio.Future[None]] | None = None  # who waits for the opening that is under way
+        self._to_wake: deque[Callable[[], None]] = deque()
         partition.watch(self._on_news)
 
     def close(self) -> None:
@@ -179,10 +184,14 @@ class Tail:
 
     async def open_next(self, offset: int) -> None:
         """Open what follows the ring, once however many ask; a reader that leaps ahead takes the ring along."""
+        loop = asyncio.get_running_loop()
         if self._opening is not None:
-            await self._opening
+            # Not all of them at once: those who were woken one after the other would all meet here, and go on together.
+            turn = loop.create_future()
+            self._opening.append(turn)
+            await turn
             return
-        opening = self._opening = Grant(loop=asyncio.get_running_loop())
+        waiting = self._opening = []
         try:
             start = max(offset, self.partition.start_offset)
             found = await self.partition.read(start, READ_BYTES)
@@ -190,7 +199,7 @@ class Tail:
                 self._add(opened_from(self.partition, found.buffers, start, found.next_offset))
         finally:
             self._opening = None
-            opening.set_result(None)  # whoever waited looks again, and opens for itself if this one failed
+            self._stage(partial(_go_on, turn) for turn in waiting)  # each looks again, and opens what this one did not
 
     def _add(self, opened: Opened) -> None:
         if opened.start != self.opened_end:
@@ -207,15 +216,19 @@ class Tail:
 
     def _on_news(self, partition: Partition, new_bytes: int) -> None:
         if self.waiting and (new_bytes or partition.closed):
-            idle = not self._to_wake
-            self._to_wake.extend(self.waiting)
-            self.waiting.clear()
-            if idle:
-                self._wake_some()
+            waiting, self.waiting = self.waiting, {}
+            self._stage(waiter.wake for waiter in waiting)
+
+    def _stage(self, wakes: Iterable[Callable[[], None]]) -> None:
+        """Have these called some per turn of the loop, after those who were here before."""
+        idle = not self._to_wake
+        self._to_wake.extend(wakes)
+        if idle:
+            self._wake_some()
 
     def _wake_some(self) -> None:
         for _ in range(min(WAKE_AT_ONCE, len(self._to_wake))):
-            self._to_wake.popleft().wake()
+            self._to_wake.popleft()()
         if self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
 
