@@ -36,7 +36,7 @@ from penstock.logs import configure_logs
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import PenstockError
 from penstock.model.ids import INTERNAL_PREFIX
-from penstock.process import allow_descriptors, keep_freed_buffers
+from penstock.process import allow_descriptors, keep_freed_buffers, let_threads_in
 from penstock.security.acl import AllowAll
 from penstock.storage.disk import DiskEngine
 from penstock.storage.memory import MemoryEngine
@@ -279,6 +279,7 @@ def run(settings: Settings) -> int:
     """Run a server until it is told to stop; the process's exit code."""
     configure_logs(settings.log_level, settings.log_format)
     keep_freed_buffers()
+    let_threads_in()
     allow_descriptors(settings.max_connections)
     with contextlib.suppress(KeyboardInterrupt):
         try:

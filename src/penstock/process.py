@@ -1,14 +1,17 @@
-"""What the server's process asks of the system before it starts: memory that is kept, and descriptors enough."""
+"""What the server's process asks of the system before it starts: memory that is kept, descriptors enough, and
+turns for its threads."""
 
 import ctypes
 import logging
 import resource
+import sys
 
 _log = logging.getLogger(__name__)
 
 KEPT_BYTES = 32 << 20
 # Besides connections: log files, the engine's directories, the loop's own.
 DESCRIPTORS_BESIDES_CONNECTIONS = 1500
+SWITCH_INTERVAL_S = 50e-6
 
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
@@ -40,3 +43,13 @@ def allow_descriptors(max_connections: int) -> None:
             max_connections,
             wanted,
         )
+
+
+def let_threads_in() -> None:
+    """Have the loop give way to the threads that write and sync.
+
+    A thread that wants the interpreter waits for the switch interval, but its wait begins anew each time the loop lets
+    go of it and takes it again, which a busy loop does with every turn. At the default of 5 ms that may be long: with
+    1,000 readers of events a synced publish took 20 ms, and with an interval shorter than a turn it takes 2.5 ms.
+    """
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
