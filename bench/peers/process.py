@@ -69,7 +69,7 @@ class ServerProcess:
 
     def rss_bytes(self) -> int:
         assert self._process is not None
-        return process_rss_bytes(self._process.pid)
+        return sum(process_rss_bytes(pid) for pid in process_tree(self._process.pid))
 
     def cpu_seconds(self) -> float:
         assert self._process is not None
