@@ -93,6 +93,19 @@ async def test_a_dead_letter_that_cannot_be_stored_is_tried_again(queue_house: Q
     assert await house.values_of(DEAD) == [b"a"]
 
 
+async def test_letters_that_their_topic_refuses_for_good_go_to_the_views_own(queue_house: QueueHouse) -> None:
+    house = queue_house
+    await house.topics.create("morgue", 1, {"cleanup.policy": "compact"})
+    await house.create(dead_letter="morgue")
+    await house.publish(b"without a key")
+    await house.publish(b"with one", key=b"k")
+    await die(house)
+    assert [letter.value for letter in await house.records_of("morgue")] == [b"with one"]
+    assert [letter.value for letter in await house.records_of(DEAD)] == [b"without a key"]
+    counts = house.counts()
+    assert (counts.pending, counts.processing, counts.processed) == (0, 0, 2)
+
+
 async def test_a_burial_that_a_crash_cut_short_stores_one_letter(disk_queues: QueueHouse) -> None:
     house = disk_queues
     await house.create()

@@ -44,9 +44,13 @@ _log = logging.getLogger(__name__)
 
 def dead_letter_topic(view: View) -> str:
     """Where this view's dead letters go; empty: nowhere."""
-    definition = view.definition
-    chosen = definition.settings.dead_letter
-    return f"{definition.topic}.{definition.name}.dead" if chosen is None else chosen
+    chosen = view.definition.settings.dead_letter
+    return _own_topic(view) if chosen is None else chosen
+
+
+def _own_topic(view: View) -> str:
+    """Made here, and so takes everything that the view's topic takes."""
+    return f"{view.definition.topic}.{view.definition.name}.dead"
 
 
 class Burial:
@@ -73,6 +77,7 @@ class Burial:
 
     async def _bury(self, view: View, lot: list[Bury]) -> None:
         home, machine = self._home, view.machine
+        outcomes: list[PenstockError | None]
         try:
             outcomes = await self._store(view, lot)
         except PenstockError as error:
@@ -86,7 +91,7 @@ class Burial:
             else:
                 home.perform(view, machine.unburied(home.now, burial.place))
 
-    async def _store(self, view: View, lot: list[Bury]) -> list[BaseException | None]:
+    async def _store(self, view: View, lot: list[Bury]) -> list[PenstockError | None]:
         """Per burial None when its message is durable with the dead letters, or gone from the log; else why not."""
         name = dead_letter_topic(view)
         if not name:
@@ -95,9 +100,28 @@ class Burial:
         if not records:
             view.gone_records += len(lot)
             return [None] * len(lot)
-        await make_dead_letter_topic(self._home.topics, view, name)
-        target = await self._gatherer.target(BROKER, name)
-        outcomes: list[BaseException | None] = [None] * len(lot)
+        outcomes = await self._publish(view, lot, records, name)
+        refused = [at for at, outcome in enumerate(outcomes) if outcome is not None and not outcome.retriable]
+        if refused and name != _own_topic(view):
+            # It would be refused for ever, and in the end nothing could die any more.
+            _log.warning(
+                "%s refuses dead letters of %s, they go to %s: %s",
+                name, view.address, _own_topic(view), outcomes[refused[0]],
+            )  # fmt: skip
+            again = await self._publish(view, [lot[at] for at in refused], records, _own_topic(view))
+            for at, outcome in zip(refused, again, strict=True):
+                outcomes[at] = outcome
+        return outcomes
+
+    async def _publish(
+        self, view: View, lot: list[Bury], records: dict[int, Record], name: str
+    ) -> list[PenstockError | None]:
+        try:
+            await make_dead_letter_topic(self._home.topics, view, name)
+            target = await self._gatherer.target(BROKER, name)
+        except PenstockError as error:
+            return [error] * len(lot)
+        outcomes: list[PenstockError | None] = [None] * len(lot)
         stored = []
         for at, burial in enumerate(lot):
             record = records.get(burial.place)
@@ -106,12 +130,7 @@ class Burial:
                 view.gone_records += 1
                 continue
             letter = _dead_letter(view, burial, record, stream.topic, stream.index)
-            try:
-                future = target.publish([letter], producer=self._name(view, burial, record, stream.topic))
-            except PenstockError as error:
-                outcomes[at] = error
-                continue
-            stored.append((at, future))
+            stored.append((at, target.publish([letter], producer=self._name(view, burial, record, stream.topic))))
         results = await asyncio.gather(*(future for _, future in stored), return_exceptions=True)
         for (at, _), result in zip(stored, results, strict=True):
             if isinstance(result, BaseException):
