@@ -18,7 +18,7 @@ STAMPS := .make
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
-LEAVES := src/penstock/model/record.py src/penstock/model/batch.py src/penstock/model/partitioner.py src/penstock/model/outgoing.py $(addprefix src/penstock/wire/kafka/,plan.py reader.py writer.py)
+LEAVES := $(addprefix src/penstock/model/,record.py batch.py partitioner.py outgoing.py column_reader.py column_writer.py) $(addprefix src/penstock/wire/kafka/,plan.py reader.py writer.py)
 PURE := $(if $(filter-out 0,$(PENSTOCK_PURE)),pure,compiled)
 # Where compiled and pure code could differ; real servers are covered once, compiled.
 PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors)

@@ -16,6 +16,8 @@ LEAVES = [
     "src/penstock/model/batch.py",
     "src/penstock/model/partitioner.py",
     "src/penstock/model/outgoing.py",
+    "src/penstock/model/column_reader.py",
+    "src/penstock/model/column_writer.py",
     "src/penstock/wire/kafka/plan.py",
     "src/penstock/wire/kafka/reader.py",
     "src/penstock/wire/kafka/writer.py",

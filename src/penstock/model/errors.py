@@ -123,6 +123,53 @@ class InvalidProducerEpoch(PenstockError):
     pass
 
 
+# -- transactions and named steps ---------------------------------------------------------------------------
+
+
+class ProducerFenced(PenstockError):
+    """A newer producer with the same transactional id took over, or its transaction timed out."""
+
+
+class InvalidTransactionState(PenstockError):
+    """The transaction is not where this call would make sense: a partition it does not have, an end without a begin."""
+
+
+class InvalidProducerMapping(PenstockError):
+    """The producer id is not the one that its transactional id has."""
+
+
+class InvalidTransactionTimeout(PenstockError):
+    pass
+
+
+class ConcurrentTransactions(PenstockError):
+    """The transaction before this one is still being ended; the same call succeeds in a moment."""
+
+    retriable = True
+
+
+class UnknownTransaction(PenstockError):
+    pass
+
+
+class UnstableOffset(PenstockError):
+    """A transaction that is still open has committed an offset here; which one counts is not known yet."""
+
+    retriable = True
+
+
+class StepMismatch(PenstockError):
+    """The step was committed before, under the same name and epoch, for something else: its mark is another."""
+
+
+class StepForgotten(PenstockError):
+    """The epoch is older than those that the step's name remembers, so nobody can tell whether it is a repeat."""
+
+
+class StepAborted(PenstockError):
+    """A writer that this commit counts on was aborted: by time-out, by somebody's abort, or because it never wrote."""
+
+
 # -- groups -------------------------------------------------------------------------------------------------
 
 

@@ -31,6 +31,10 @@ CODES: dict[type[e.PenstockError], int] = {
     e.LimitReached: 44,
     e.OutOfOrderSequence: 45,
     e.InvalidProducerEpoch: 47,
+    e.InvalidTransactionState: 48,
+    e.InvalidProducerMapping: 49,
+    e.InvalidTransactionTimeout: 50,
+    e.ConcurrentTransactions: 51,
     e.StorageFailed: 56,
     e.GroupNotEmpty: 68,
     e.UnknownGroup: 69,
@@ -43,7 +47,10 @@ CODES: dict[type[e.PenstockError], int] = {
     e.FencedInstance: 82,
     e.GroupSubscribed: 86,
     e.InvalidRecord: 87,
+    e.UnstableOffset: 88,
+    e.ProducerFenced: 90,
     e.UnknownTopicId: 100,
+    e.UnknownTransaction: 105,
     e.StorageFull: 56,
     e.Conflict: 6,
     e.NotAllowed: 29,
@@ -55,6 +62,9 @@ CODES: dict[type[e.PenstockError], int] = {
     e.UnknownRouter: 42,
     e.RouterExists: 42,
     e.SlowSubscriber: 42,
+    e.StepMismatch: 42,
+    e.StepForgotten: 42,
+    e.StepAborted: 42,
 }
 
 TOPIC_AUTHORIZATION_FAILED = 29

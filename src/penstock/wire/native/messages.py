@@ -136,6 +136,18 @@ class PartitionInfo(msgspec.Struct, array_like=True):
     in_sync: list[int]
 
 
+class SwapTopics(Message):
+    """Let two topics change their names with each other, if the first ends where the caller believes it does: what was
+    made of it counts from then on. Groups' offsets for the name are replaced in the same moment by those given.
+    """
+
+    KIND: ClassVar[int] = 0x16
+    name: str
+    other: str
+    ends: list[int]  # of each partition of `name`; conflict if one has grown
+    offsets: list[tuple[str, int, int]] = []  # group, partition, next offset to read
+
+
 class SettingInfo(msgspec.Struct, array_like=True):
     name: str
     value: str
@@ -214,6 +226,71 @@ class Published(Message):
     results: list[Stored]
 
 
+# -- named steps --------------------------------------------------------------------------------------------
+
+
+class OpenWriter(Message):
+    """A writer of the step (name, epoch). What it publishes, in transactional batches under the producer id it is given,
+    nobody sees until the step is committed and the commit names it.
+    """
+
+    KIND: ClassVar[int] = 0x24
+    step: str
+    epoch: int
+    writer: str  # for people; two of the same label are two writers
+    timeout_ms: int = 3_600_000  # the step is aborted when nothing was heard of it for so long
+
+
+class Writer(Message):
+    """`done`: the step was committed before, with this mark; there is nothing to write."""
+
+    KIND: ClassVar[int] = 0xA4
+    producer_id: int
+    producer_epoch: int
+    done: bool = False
+    mark: str = ""
+
+
+class CommitStep(Message):
+    """Show what these writers wrote, all at once, and abort the others. Once for a name and epoch: Done(1), or Done(0)
+    if it was done before with the same mark; with another mark it fails.
+    """
+
+    KIND: ClassVar[int] = 0x25
+    step: str
+    epoch: int
+    writers: list[int]  # producer ids
+    mark: str = ""
+    offsets: list[tuple[str, str, int, int]] = []  # group, topic, partition, next offset to read
+
+
+class AbortStep(Message):
+    """Abort what is written under this epoch and not committed. Done(number of writers)."""
+
+    KIND: ClassVar[int] = 0x26
+    step: str
+    epoch: int
+
+
+class DescribeStep(Message):
+    KIND: ClassVar[int] = 0x27
+    step: str
+
+
+class StepDescription(Message):
+    KIND: ClassVar[int] = 0xA7
+    step: str
+    committed: list[tuple[int, str]]  # epoch and mark of those that are remembered, oldest first
+    open: list[tuple[int, list[str]]]  # epoch and its writers
+
+
+class ForgetStep(Message):
+    """Forget everything about a name; what it has open is aborted."""
+
+    KIND: ClassVar[int] = 0x28
+    step: str
+
+
 # -- reading the log ----------------------------------------------------------------------------------------
 
 
@@ -231,6 +308,7 @@ class Offsets(Message):
     start: int
     end: int
     found: int = -1
+    stable: int = -1  # what lies before it is decided: no transaction is open there
 
 
 class Fetch(Message):
@@ -242,6 +320,7 @@ class Fetch(Message):
     offset: int
     max_bytes: int
     wait_ms: int
+    committed: bool = True  # nothing of transactions that are open or were aborted
 
 
 class Fetched(Message):
@@ -271,6 +350,33 @@ class Committed(Message):
 class Commits(Message):
     KIND: ClassVar[int] = 0xB3
     offsets: list[tuple[str, int, int]]
+
+
+class LocateLog(Message):
+    """Where a partition's bytes lie, for a reader on the same machine that wants to read them itself."""
+
+    KIND: ClassVar[int] = 0x34
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+
+class LogFile(msgspec.Struct, array_like=True):
+    """A file of whole batches back to back."""
+
+    path: str
+    base_offset: int
+    end_offset: int
+    size_bytes: int  # of it, so much is to be read
+
+
+class LogLocation(Message):
+    """`files` is empty when the log is not in files. The aborted ranges are inclusive."""
+
+    KIND: ClassVar[int] = 0xB4
+    files: list[LogFile]
+    aborted: list[tuple[int, int, int]]  # producer id, first offset, last offset
 
 
 # -- subscriptions that push --------------------------------------------------------------------------------
@@ -588,3 +694,46 @@ class DeleteOffsets(Message):
     KIND: ClassVar[int] = 0x73
     group: str
     partitions: list[tuple[str, int]]
+
+
+# -- pipelines ----------------------------------------------------------------------------------------------
+
+
+class ReportPipeline(Message):
+    """A running pipeline tells how it does, every few seconds. Replied with Orders."""
+
+    KIND: ClassVar[int] = 0x78
+    name: str
+    run: str  # tells runs of one name apart
+    state: str  # starting, running, idle, stopping, stopped, failed
+    report: dict[str, str | int | float | bool | None]  # what it wants people to see
+
+
+class Orders(Message):
+    KIND: ClassVar[int] = 0xF8
+    stop: bool
+
+
+class ListPipelines(Message):
+    KIND: ClassVar[int] = 0x79
+
+
+class PipelineInfo(msgspec.Struct, array_like=True):
+    name: str
+    run: str
+    state: str
+    report: dict[str, str | int | float | bool | None]
+    since_ms: int  # when its first report came, wall clock
+    heard_ms: int  # and its last
+
+
+class Pipelines(Message):
+    KIND: ClassVar[int] = 0xF9
+    pipelines: list[PipelineInfo]
+
+
+class StopPipeline(Message):
+    """Ask a pipeline to stop: its next report is answered with the order to."""
+
+    KIND: ClassVar[int] = 0x7A
+    name: str
