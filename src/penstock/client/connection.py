@@ -22,7 +22,7 @@ Answer = Any  # a message of the protocol, or a PenstockError
 Answered = Callable[[Answer], None]
 
 _PUSHES = (Records.KIND, Deliveries.KIND)
-_WANTED = f"what is wanted is the line door's, which has port {DEFAULT_PORT} unless told otherwise"
+WANTED_DOOR = f"what is wanted is the line door's, which has port {DEFAULT_PORT} unless told otherwise"
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -157,7 +157,7 @@ class Connection(asyncio.BufferedProtocol):
         transport.write(PREFACE)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = "the server closed it" if exc is None else _reason(exc)
+        reason = "the server closed it" if exc is None else reason_of(exc)
         self._end(Disconnected(f"the connection to {self.address} broke: {reason}"))
 
     def pause_writing(self) -> None:
@@ -183,7 +183,7 @@ class Connection(asyncio.BufferedProtocol):
             if self.welcome is not None:  # it does speak it: this is a broken connection like any other
                 self.abort(Disconnected(said))
             elif bytes(receiver.waiting[:5]) == b"HTTP/":
-                self.abort(ProtocolBroken(f"{self.address} is the address of an HTTP door; {_WANTED}"))
+                self.abort(ProtocolBroken(f"{self.address} is the address of an HTTP door; {WANTED_DOOR}"))
             else:
                 self.abort(ProtocolBroken(said))
 
@@ -234,9 +234,9 @@ async def connect(
             # So a Kafka door does, and a server that is about to stop.
             raise WrongDoor(
                 f"{address} closes the connection instead of answering: it is probably the address of another door, "
-                f"such as the one for Kafka clients; {_WANTED}"
+                f"such as the one for Kafka clients; {WANTED_DOOR}"
             ) from None
-        reason = "no answer in time" if isinstance(error, TimeoutError) else _reason(error)
+        reason = "no answer in time" if isinstance(error, TimeoutError) else reason_of(error)
         raise Unreachable(f"cannot reach {address}: {reason}") from None
     except BaseException:
         if connection is not None:
@@ -250,7 +250,8 @@ async def connect(
     return connection
 
 
-def _reason(error: BaseException) -> str:
+def reason_of(error: BaseException) -> str:
+    """Why a socket failed, in words that fit after a colon."""
     if isinstance(error, socket.gaierror):
         return "this host name is not known"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
