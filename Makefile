@@ -23,7 +23,7 @@ PURE := $(if $(filter-out 0,$(PENSTOCK_PURE)),pure,compiled)
 # Where compiled and pure code could differ; real servers are covered once, compiled.
 PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors)
 TEST_WORKERS ?= 2
-FETCH_JARS := tests/clients/java/fetch-jars.sh
+FETCH_JARS := tests/clients/java/fetch-jars.sh tests/pipeline/connector/fetch-jars.sh
 
 .PHONY: run install test check bench lock clean
 .DEFAULT_GOAL := install
@@ -143,6 +143,7 @@ $(STAMPS)/bench-system: $(STAMPS)/venv
 	done
 	@touch $@
 
-$(STAMPS)/jars: $(STAMPS)/system $(wildcard tests/clients/java/pom.xml $(FETCH_JARS))
-	@if [ -f $(FETCH_JARS) ]; then echo "fetching the Java client's jars"; sh $(FETCH_JARS); fi
+$(STAMPS)/jars: $(STAMPS)/system $(FETCH_JARS) $(wildcard $(addsuffix pom.xml,$(dir $(FETCH_JARS))))
+	@echo "fetching the jars of Kafka's Java client and of Spark's Kafka connector"
+	@for fetch in $(FETCH_JARS); do sh $$fetch; done
 	@touch $@
