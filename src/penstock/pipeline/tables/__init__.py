@@ -1,0 +1,1 @@
+"""Tables that batches of rows are added to exactly once."""
