@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import TypeVar
 
 from bench import clients, report
-from bench.loads import doors, queues
+from bench.loads import doors, queues, spark
 from bench.loads.lifecycle import cold_start
 from bench.loads.many_topics import many_topics
 from bench.loads.memory import memory
+from bench.loads.spark import READERS, WRITERS, SparkBench
 from bench.loads.throughput import latency, throughput
 from bench.peers import Peer, QueuePeer, Server, redis
 from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats, can_be_synced
 from bench.peers.penstock import Penstock
 from bench.peers.redis import Redis
-from bench.plan import FULL, HTTP_BATCH, PARTITIONS, QUICK, SIZES_BYTES, Plan
+from bench.plan import FULL, HTTP_BATCH, PARTITIONS, QUICK, SIZES_BYTES, SPARK_PARTITIONS, Plan
 
 BACKLOG_PEERS = ("redis-everysec", "nats", "penstock-sync")
 
@@ -65,8 +66,11 @@ def main() -> None:
     run_alone(backlog_loads(plan), {name: queue_makers[name] for name in BACKLOG_PEERS}, results, wanted)
     run_doors(plan, penstocks, results, wanted)
     run_alone(fan_out_loads(plan), penstocks, results, wanted)
+    run_spark(plan, options.directory, results, wanted)
     measured = {peer for peers in results.values() for peer in peers}
     versions = {name: version_of(make) for name, make in {**makers, **queue_makers}.items() if name in measured}
+    if measured & set(READERS):
+        versions["Spark"] = spark.describe()
     report.write(options.output, plan, results, versions, facts, time.monotonic() - started)
 
 
@@ -136,6 +140,38 @@ def run_doors(plan: Plan, makers: dict[str, Callable[[], Penstock]], results: Re
     if loads:
         with all_started(makers) as peers:
             in_turns(loads, peers, plan.queue_repetitions, results)
+
+
+def run_spark(plan: Plan, directory: Path | None, results: Results, wanted: tuple[str, ...]) -> None:
+    """One Spark session and two servers; the readers and writers take turns on the same topics."""
+    if not any(f"spark {what}".startswith(wanted) for what in ("batch", "stream", "sink")):
+        return
+    with contextlib.ExitStack() as stack:
+        kafka, penstock = Kafka(directory), Penstock("os", directory)
+        for server in (kafka, penstock):
+            stack.callback(server.close)
+            server.start()
+        bench = SparkBench(kafka, penstock)
+        stack.callback(bench.close)
+        topics: dict[str, tuple[str, int]] = {}
+        for size_bytes, count in plan.spark_rows.items():
+            for partitions in SPARK_PARTITIONS:
+                name = f"bench-{size_bytes}-{partitions}"
+                bench.fill(name, size_bytes=size_bytes, partitions=partitions, count=count)
+                topics[f"{size_bytes} B x {partitions}"] = (name, count)
+        for reader in READERS:  # the JVM and the workers' imports, once
+            bench.read_batch(reader, *topics["100 B x 8"])
+        for label, (topic, count) in topics.items():
+            for repetition in range(plan.spark_repetitions):
+                for reader in rotated(list(READERS), repetition):
+                    note(results, f"spark batch {label}", reader, bench.read_batch(reader, topic, count))
+                for reader in rotated([r for r in READERS if r != "penstock-direct"], repetition):
+                    note(results, f"spark stream {label}", reader, bench.read_stream(reader, topic, count))
+        for size_bytes, count in plan.spark_rows.items():
+            for repetition in range(plan.spark_repetitions):
+                for writer in rotated(list(WRITERS), repetition):
+                    numbers = bench.write_batch(writer, size_bytes=size_bytes, partitions=8, count=count)
+                    note(results, f"spark sink {size_bytes} B x 8", writer, numbers)
 
 
 @contextlib.contextmanager

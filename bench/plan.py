@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 SIZES_BYTES = (100, 1000)
 PARTITIONS = (1, 12)
+SPARK_PARTITIONS = (1, 8)
 HTTP_BATCH = 1000
 
 
@@ -28,6 +29,8 @@ class Plan:
     subscribers: int
     fan_out_s: float
     backlog_count: int
+    spark_rows: dict[int, int]  # by message size
+    spark_repetitions: int
 
 
 QUICK = Plan(
@@ -50,6 +53,8 @@ QUICK = Plan(
     subscribers=1000,
     fan_out_s=2.0,
     backlog_count=100_000,
+    spark_rows={100: 1_000_000, 1000: 200_000},
+    spark_repetitions=2,
 )
 FULL = Plan(
     "full",
@@ -71,4 +76,6 @@ FULL = Plan(
     subscribers=1000,
     fan_out_s=3.0,
     backlog_count=1_000_000,
+    spark_rows={100: 4_000_000, 1000: 800_000},
+    spark_repetitions=3,
 )

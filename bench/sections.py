@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bench.plan import HTTP_BATCH
+from bench.plan import HTTP_BATCH, SPARK_PARTITIONS
 
 Summary = Callable[[list[float]], float]
 
@@ -183,4 +183,22 @@ QUEUE_SECTIONS = [
         "to each.",
     ),
 ]
-SECTIONS = KAFKA_SECTIONS + QUEUE_SECTIONS
+SPARK_SECTIONS = [
+    Section(
+        "Spark",
+        [
+            (f"spark {way} {size} B x {partitions}", "rows_s", f"{words} {size} B, {partitions} part.", "rows/s")
+            for way, words in (("batch", "batch read"), ("stream", "stream, available now"), ("sink", "batch write"))
+            for size in (100, 1000)
+            for partitions in SPARK_PARTITIONS
+        ],
+        base="connector-kafka",
+        peers=("connector-kafka", "connector-penstock", "penstock", "penstock-direct"),
+        note="Spark's own Kafka connector on Apache Kafka and on Penstock, and Penstock's source and sink, through the "
+        "broker and (batch reads only) straight from the log's files. Keys and values, to Spark's `noop` sink. A "
+        "stream's time is that of the whole query, start and end included. The connector's sink is at-least-once, "
+        "Penstock's exactly-once. All servers acknowledge when the operating system has the data. Servers and Spark share the "
+        "two cores.",
+    ),
+]
+SECTIONS = KAFKA_SECTIONS + QUEUE_SECTIONS + SPARK_SECTIONS
