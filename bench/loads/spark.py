@@ -1,4 +1,4 @@
-"""Spark reading and writing: our source and sink beside Spark's own Kafka connector, in one session, on the same records.
+"""Spark reading and writing: our source and sink beside Spark's own Kafka connector, one session, the same records.
 
     connector-kafka      Spark's connector, Apache Kafka
     connector-penstock   Spark's connector, Penstock
