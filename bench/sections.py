@@ -197,8 +197,8 @@ SPARK_SECTIONS = [
         note="Spark's own Kafka connector on Apache Kafka and on Penstock, and Penstock's source and sink, through the "
         "broker and (batch reads only) straight from the log's files. Keys and values, to Spark's `noop` sink. A "
         "stream's time is that of the whole query, start and end included. The connector's sink is at-least-once, "
-        "Penstock's exactly-once. All servers acknowledge when the operating system has the data. Servers and Spark share "
-        "the two cores.",
+        "Penstock's exactly-once. Servers acknowledge when the operating system has the data, and share the two cores "
+        "with Spark.",
     ),
 ]
 SECTIONS = KAFKA_SECTIONS + QUEUE_SECTIONS + SPARK_SECTIONS
