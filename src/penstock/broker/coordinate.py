@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from penstock.broker.group_hosting import GroupHost
 from penstock.broker.hosting import Hosted, Ledger, answer
 from penstock.delivery.decision import Decision, Reply
-from penstock.delivery.group import Group
+from penstock.delivery.group import Group, Refusals
 from penstock.delivery.group_events import (
     ANY_GENERATION,
     GroupDescription,
@@ -33,11 +33,13 @@ from penstock.delivery.group_facts import OffsetFact
 from penstock.delivery.offsets import Commit, TopicPartition
 from penstock.model.clock import Clock
 from penstock.model.errors import (
+    IllegalGeneration,
     InvalidGroup,
     NotAllowed,
     PenstockError,
     UnknownGroup,
     UnknownMember,
+    UnstableOffset,
 )
 from penstock.security.acl import AllowAll, Authorizer, Operation, Resource
 from penstock.security.principal import Principal
@@ -58,14 +60,13 @@ __all__ = [
     "NewMemberId",
     "OffsetCommit",
     "OffsetFact",
+    "Refusals",
     "Sync",
     "Synced",
     "TopicPartition",
 ]
 
 CLUSTER = "cluster"
-
-Refusals = dict[TopicPartition, PenstockError | None]  # per partition None, or why not
 
 
 class GroupListing(NamedTuple):
@@ -145,17 +146,57 @@ class Coordinator:
         hosted = self._host.admit(name) if ask.generation <= ANY_GENERATION else self._get(name)
         return self._host.ask(hosted, lambda ticket: _with(hosted.machine.commit(self._host.now, ticket, ask), refused))
 
+    def pend(self, principal: Principal, name: str, ask: OffsetCommit, producer_id: int) -> asyncio.Future[Refusals]:
+        """Offsets of a transaction: durable when this resolves, and shown when the transaction has committed."""
+        self._check(principal, Operation.READ, name)
+        refused = self._refused(principal, Operation.READ, ask.commits)
+        ask.commits = {partition: commit for partition, commit in ask.commits.items() if partition not in refused}
+        hosted = self._host.groups.get(name)
+        if hosted is None:
+            if ask.generation > ANY_GENERATION:
+                raise IllegalGeneration(f"there is no group {name!r}: join again")
+            hosted = self._host.admit(name)
+        machine = hosted.machine
+        return self._host.ask(
+            hosted, lambda ticket: _with(machine.pend(self._host.now, ticket, ask, producer_id), refused)
+        )
+
+    def end_pending(self, name: str, producer_id: int, commit: bool) -> asyncio.Future[None]:
+        """A transaction has ended: its offsets count from now on, or never did. May be told again."""
+        hosted = self._host.groups.get(name)
+        if hosted is None:
+            nothing: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            nothing.set_result(None)
+            return nothing
+        machine = hosted.machine
+        return self._host.ask(
+            hosted, lambda ticket: machine.end_pending(self._host.now, ticket, producer_id, commit=commit)
+        )
+
     def committed(
-        self, principal: Principal, name: str, partitions: Collection[TopicPartition] | None = None
+        self,
+        principal: Principal,
+        name: str,
+        partitions: Collection[TopicPartition] | None = None,
+        *,
+        stable: bool = False,
     ) -> asyncio.Future[dict[TopicPartition, OffsetFact | PenstockError | None]]:
-        """The committed offset of these partitions, or of all that have one; None where there is none."""
+        """The committed offset of these partitions, or of all that have one; None where there is none.
+
+        Whoever wants a stable answer is told UnstableOffset where a transaction has yet to decide.
+        """
         self._check(principal, Operation.DESCRIBE, name)
         found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         refused = self._refused(principal, Operation.DESCRIBE, partitions or ())
         hosted = self._host.groups.get(name)
 
         def read() -> None:
-            offsets = {} if hosted is None else dict(hosted.machine.offsets.items())
+            offsets: dict[TopicPartition, OffsetFact | PenstockError | None] = {}
+            if hosted is not None:
+                offsets.update(hosted.machine.offsets.items())
+                if stable:
+                    pending = hosted.machine.pending_offsets
+                    offsets.update({p: _unstable(p) for p in pending.partitions() if pending.holds(p)})
             if partitions is None:
                 hidden = self._refused(principal, Operation.DESCRIBE, offsets)
                 answer(found, {p: kept for p, kept in offsets.items() if p not in hidden})
@@ -193,7 +234,10 @@ class Coordinator:
 
     async def keep_only_topics(self, topics: Collection[str]) -> None:
         """At start: a topic's deletion may have been durable and that of its offsets not yet."""
-        known = {p.topic for hosted in self._host.groups.values() for p, _ in hosted.machine.offsets.items()}
+        known: set[str] = set()
+        for hosted in self._host.groups.values():
+            known.update(partition.topic for partition in hosted.machine.offsets.known())
+            known.update(partition.topic for partition in hosted.machine.pending_offsets.partitions())
         for topic in known.difference(topics):
             await self.forget_topic(topic)
 
@@ -242,6 +286,10 @@ def _with(decision: Decision, refused: dict[TopicPartition, PenstockError]) -> D
         if isinstance(effect, Reply) and isinstance(effect.result, dict):
             effect.result.update(refused)
     return decision
+
+
+def _unstable(partition: TopicPartition) -> UnstableOffset:
+    return UnstableOffset(f"a transaction has yet to decide on the offset of {partition.topic}-{partition.partition}")
 
 
 def _named(name: str) -> str:

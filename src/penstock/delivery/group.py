@@ -5,6 +5,8 @@
     a member, with its      Stable and PreparingRebalance; in CompletingRebalance it is told RebalanceInProgress,
     generation              for it no longer knows what it owns
     anybody, without one    Empty (consumers that assign themselves, administrators)
+    a transaction           any; who names a member must be it, in its generation. Its offsets count from the moment it
+                            commits (`PendingOffsets`)
 
     an offset expires       counted from
     ----------------------  -----------------------------------------------------------------------------------
@@ -12,11 +14,12 @@
     of a group with         its commit, if no member subscribes to its topic; never, as long as one does or the
     members                 subscriptions cannot be read
     with its own retention  its commit, whatever the group does (OffsetCommit before v5)
+    with one pending        never before that transaction has ended
 
 A group that is Empty, keeps no offset and hears of nobody is forgotten after one more check interval.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from penstock.delivery.decision import Decision, Fact, Moment
 from penstock.delivery.group_events import (
@@ -27,25 +30,39 @@ from penstock.delivery.group_events import (
     MemberDescription,
     OffsetCommit,
 )
-from penstock.delivery.group_facts import GroupFact, GroupKey, OffsetFact, OffsetKey, group_fact, read_group, read_key
+from penstock.delivery.group_facts import (
+    GroupFact,
+    GroupKey,
+    OffsetFact,
+    OffsetKey,
+    PendingKey,
+    group_fact,
+    read_group,
+    read_key,
+)
 from penstock.delivery.membership import Membership
-from penstock.delivery.offsets import Offsets, TopicPartition
+from penstock.delivery.offsets import Commit, Offsets, TopicPartition
+from penstock.delivery.pending_offsets import PendingOffsets
 from penstock.delivery.rounds import COMPLETING, EMPTY, STABLE
 from penstock.delivery.subscription import CONSUMER_PROTOCOL_TYPE
 from penstock.model.errors import (
     GroupNotEmpty,
     GroupSubscribed,
+    LimitReached,
     OffsetMetadataTooLarge,
     PenstockError,
     RebalanceInProgress,
     UnknownMember,
 )
 
+Refusals = dict[TopicPartition, PenstockError | None]  # per partition None, or why not
+
 
 class Group(Membership):
     def __init__(self, name: str, settings: GroupSettings) -> None:
         super().__init__(name, settings)
         self.offsets = Offsets(name)
+        self.pending_offsets = PendingOffsets(name)
         self._on_record = False  # the ledger knows the group itself, not only offsets
         self._expiry_ms: int | None = None  # wall time; nothing expires before it
 
@@ -59,18 +76,22 @@ class Group(Membership):
         except PenstockError as error:
             decision.reply(ticket, error)
             return decision
-        limit = self.settings.offset_metadata_max_bytes
-        results: dict[TopicPartition, PenstockError | None] = {
-            partition: None
-            if len(commit.metadata.encode()) <= limit
-            else OffsetMetadataTooLarge(f"the metadata of a committed offset may have {limit} bytes")
-            for partition, commit in ask.commits.items()
-        }
+        results = self._measured(ask.commits)
         accepted = {partition: ask.commits[partition] for partition, refused in results.items() if refused is None}
         expires_ms = None if ask.retention_ms is None else now.wall_ms + ask.retention_ms
         decision.facts.extend(self.offsets.commit(accepted, now.wall_ms, expires_ms))
+        decision.facts.extend(self.pending_offsets.overtake(accepted))
         decision.reply(ticket, results)
         return decision
+
+    def _measured(self, commits: Mapping[TopicPartition, Commit]) -> Refusals:
+        limit = self.settings.offset_metadata_max_bytes
+        return {
+            partition: None
+            if len(commit.metadata.encode()) <= limit
+            else OffsetMetadataTooLarge(f"the metadata of a committed offset may have {limit} bytes")
+            for partition, commit in commits.items()
+        }
 
     def _check_committer(self, now: Moment, ask: OffsetCommit) -> None:
         if ask.generation <= ANY_GENERATION and self.state is EMPTY:
@@ -81,6 +102,52 @@ class Group(Membership):
         self._revive(now, member)
         if self.state is COMPLETING:
             raise RebalanceInProgress("the group rebalances: join again")
+
+    # -- offsets of transactions --------------------------------------------------------------------------------
+
+    def pend(self, now: Moment, ticket: int, ask: OffsetCommit, producer_id: int) -> Decision:
+        """Take in offsets that count when the producer's transaction commits. Answered as `commit` is."""
+        decision = Decision()
+        try:
+            named = ask.member_id or ask.instance_id is not None
+            if ask.generation > ANY_GENERATION or (named and self.state is not EMPTY):
+                self._revive(now, self.check_member(ask.member_id, ask.instance_id, ask.generation))
+        except PenstockError as error:
+            decision.reply(ticket, error)
+            return decision
+        results = self._measured(ask.commits)
+        limit = self.settings.max_pending_offsets
+        room = limit - len(self.pending_offsets)
+        accepted: dict[TopicPartition, OffsetFact] = {}
+        for partition, commit in ask.commits.items():
+            if results[partition] is not None:
+                continue
+            room -= not self.pending_offsets.knows(producer_id, partition)
+            if room < 0:
+                results[partition] = LimitReached(f"a group keeps {limit} offsets of open transactions")
+            else:
+                accepted[partition] = OffsetFact(commit.offset, now.wall_ms, commit.leader_epoch, commit.metadata)
+        decision.facts.extend(self.pending_offsets.pend(producer_id, accepted))
+        decision.reply(ticket, results)
+        return decision
+
+    def end_pending(self, now: Moment, ticket: int, producer_id: int, *, commit: bool) -> Decision:
+        """The producer's transaction has ended. Nothing is left to do when this is told again.
+
+        The offsets come before what ends them: if a crash leaves only the first of these facts, the same call does the
+        rest.
+        """
+        decision = Decision()
+        if commit:
+            taken, ended = self.pending_offsets.take(producer_id)
+            decision.facts.extend(self.offsets.commit_all(taken, now.wall_ms))
+            decision.facts.extend(ended)
+        else:
+            decision.facts.extend(self.pending_offsets.forget(producer_id))
+        decision.reply(ticket, None)
+        return decision
+
+    # -- deleting -----------------------------------------------------------------------------------------------
 
     def delete_offsets(self, now: Moment, ticket: int, partitions: Collection[TopicPartition]) -> Decision:
         """The reply is a dictionary: per partition None, or why its offset stays."""
@@ -95,22 +162,26 @@ class Group(Membership):
             else GroupSubscribed(f"group {self.name!r} still reads topic {partition.topic!r}")
             for partition in partitions
         }
-        decision.facts.extend(self.offsets.drop(lambda p: p in results and results[p] is None))
+        deleted = {partition for partition, refused in results.items() if refused is None}
+        decision.facts.extend(self._drop(deleted.__contains__))
         decision.reply(ticket, results)
         return decision
 
     def forget_topic(self, topic: str) -> Decision:
         """The topic is no more, and a later one of the same name begins anew."""
         decision = Decision()
-        decision.facts.extend(self.offsets.drop(lambda partition: partition.topic == topic))
+        decision.facts.extend(self._drop(lambda partition: partition.topic == topic))
         return decision
+
+    def _drop(self, wanted: Callable[[TopicPartition], bool]) -> list[Fact]:
+        return [*self.offsets.drop(wanted), *self.pending_offsets.drop(wanted)]
 
     def delete(self, now: Moment, ticket: int) -> Decision:
         decision = Decision()
         if self.state is not EMPTY:
             decision.reply(ticket, GroupNotEmpty(f"group {self.name!r} has members: stop them first"))
             return decision
-        decision.facts.extend(self.offsets.drop(lambda _: True))
+        decision.facts.extend(self._drop(lambda _: True))
         self._forget(decision)
         decision.reply(ticket, None)
         return decision
@@ -129,16 +200,18 @@ class Group(Membership):
         check_ms = now.wall_ms + self.settings.offsets_retention_check_ms
         if self.state is EMPTY and not self.offsets:
             forget_ms = (self.empty_since_ms or 0) + self.settings.offsets_retention_check_ms
-            if self._on_record and not self.pending and forget_ms <= now.wall_ms:
+            held = self.pending or not self.pending_offsets.is_blank
+            if self._on_record and not held and forget_ms <= now.wall_ms:
                 self._forget(decision)
             self._expiry_ms = max(forget_ms, check_ms) if self._on_record else None
             return
         subscribed = self.roster.subscribed_topics(self.protocol_type)
         expiries = {p: self._expires_ms(p, kept, subscribed) for p, kept in self.offsets.items()}
-        expired = {p for p, at_ms in expiries.items() if at_ms is not None and at_ms <= now.wall_ms}
+        due = {p for p, at_ms in expiries.items() if at_ms is not None and at_ms <= now.wall_ms}
+        expired = {partition for partition in due if not self.pending_offsets.holds(partition)}
         decision.facts.extend(self.offsets.drop(expired.__contains__))
-        later = [at_ms for p, at_ms in expiries.items() if at_ms is not None and p not in expired]
-        self._expiry_ms = min([*later, check_ms] if expired else later, default=None)
+        later = [at_ms for p, at_ms in expiries.items() if at_ms is not None and p not in due]
+        self._expiry_ms = min([*later, check_ms] if due else later, default=None)
 
     def _expires_ms(self, at: TopicPartition, kept: OffsetFact, subscribed: frozenset[str] | None) -> int | None:
         if kept.expires_ms is not None:
@@ -173,6 +246,8 @@ class Group(Membership):
             if isinstance(key, OffsetKey):
                 kept = self.offsets.settle(key, fact.value, durable=True)
                 self._expire_by(check_ms if kept is None else self._soonest_expiry_ms(kept))
+            elif isinstance(key, PendingKey):
+                self.pending_offsets.settle(key, durable=True)
             elif isinstance(key, GroupKey):
                 self._in_flight -= 1
                 self._on_record = fact.value is not None
@@ -186,16 +261,20 @@ class Group(Membership):
             key = read_key(fact.key)
             if isinstance(key, OffsetKey):
                 self.offsets.settle(key, fact.value, durable=False)
+            elif isinstance(key, PendingKey):
+                self.pending_offsets.settle(key, durable=False)
             elif isinstance(key, GroupKey):
                 self._in_flight -= 1
                 if self.state is STABLE:
                     self._rebalance(now, decision)
         return decision
 
-    def replay(self, key: GroupKey | OffsetKey, value: bytes | None) -> None:
+    def replay(self, key: GroupKey | OffsetKey | PendingKey, value: bytes | None) -> None:
         """A recorded fact, at start-up."""
         if isinstance(key, OffsetKey):
             self.offsets.apply(key, value)
+        elif isinstance(key, PendingKey):
+            self.pending_offsets.apply(key, value)
         else:
             self._restore(GroupFact(0) if value is None else read_group(value))
             self._on_record = value is not None
@@ -208,7 +287,8 @@ class Group(Membership):
     @property
     def is_blank(self) -> bool:
         """Nothing would be lost if the group were forgotten now."""
-        remembered = self._on_record or self._in_flight or self.pending or not self.offsets.is_blank
+        offsets = not self.offsets.is_blank or not self.pending_offsets.is_blank
+        remembered = self._on_record or self._in_flight or self.pending or offsets
         return self.state is EMPTY and not remembered
 
     def bury(self) -> None:

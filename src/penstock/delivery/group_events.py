@@ -33,6 +33,7 @@ class GroupSettings:
     max_size: int = 10_000  # members, and as many ids handed out to members that are yet to come
     max_groups: int = 100_000
     offset_metadata_max_bytes: int = 4_096
+    max_pending_offsets: int = 100_000  # of one group, in transactions that have not ended
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     offsets_retention_check_ms: int = 600_000  # what expires, or an empty group without offsets, goes this much later
 

@@ -3,8 +3,10 @@
     key                                      value
     ["group", group]                         GroupFact: the last generation that got an assignment, or emptiness
     ["offset", group, topic, partition]      OffsetFact: one committed offset
+    ["pending", group, producer id,          OffsetFact: one that counts when the producer's transaction commits
+        topic, partition]
 
-Both are JSON, so that a person who reads the internal topic understands it; bytes in it are base64.
+All are JSON, so that a person who reads the internal topic understands it; bytes in it are base64.
 """
 
 from typing import NamedTuple
@@ -22,6 +24,13 @@ class GroupKey(NamedTuple):
 
 class OffsetKey(NamedTuple):
     group: str
+    topic: str
+    partition: int
+
+
+class PendingKey(NamedTuple):
+    group: str
+    producer_id: int
     topic: str
     partition: int
 
@@ -68,13 +77,19 @@ def offset_fact(group: str, topic: str, partition: int, value: OffsetFact | None
     return Fact(_encode(("offset", group, topic, partition)), None if value is None else _encode(value))
 
 
-def read_key(key: bytes) -> GroupKey | OffsetKey | None:
+def pending_fact(group: str, producer_id: int, topic: str, partition: int, value: OffsetFact | None) -> Fact:
+    return Fact(_encode(("pending", group, producer_id, topic, partition)), None if value is None else _encode(value))
+
+
+def read_key(key: bytes) -> GroupKey | OffsetKey | PendingKey | None:
     """None when the key is of a kind that this version does not know: a newer one wrote it, and it is kept."""
     match _decode_key(key):
         case ["group", str(group)]:
             return GroupKey(group)
         case ["offset", str(group), str(topic), int(partition)]:
             return OffsetKey(group, topic, partition)
+        case ["pending", str(group), int(producer_id), str(topic), int(partition)]:
+            return PendingKey(group, producer_id, topic, partition)
     return None
 
 

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
+import msgspec
+
 from penstock.delivery.decision import Fact
 from penstock.delivery.group_facts import NO_LEADER_EPOCH, OffsetFact, OffsetKey, offset_fact, read_offset
 
@@ -54,6 +56,13 @@ class Offsets:
         return [
             self._decide(partition, OffsetFact(c.offset, now_ms, c.leader_epoch, c.metadata, expires_ms))
             for partition, c in commits.items()
+        ]
+
+    def commit_all(self, offsets: Mapping[TopicPartition, OffsetFact], now_ms: int) -> list[Fact]:
+        """Offsets that were handed in before and count from now on."""
+        return [
+            self._decide(partition, msgspec.structs.replace(offset, committed_ms=now_ms))
+            for partition, offset in offsets.items()
         ]
 
     def drop(self, wanted: Callable[[TopicPartition], bool]) -> list[Fact]:

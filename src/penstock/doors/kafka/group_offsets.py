@@ -139,7 +139,8 @@ def _fetch(call: Call, asked: Struct) -> Awaitable[Struct]:
         partitions = [TopicPartition(n.name, i) for t, n in wanted if n.refused is None for i in t.partition_indexes]
     found: Awaitable[Found] | PenstockError
     try:
-        found = call.broker.coordinator.committed(call.principal, asked.group_id, partitions)
+        stable = bool(call.body.require_stable)
+        found = call.broker.coordinator.committed(call.principal, asked.group_id, partitions, stable=stable)
     except PenstockError as error:
         found = error
     return _fetch_reply(call, asked, wanted, found)
