@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from penstock.client.groups import Bounds, Group, GroupListing, GroupOffset, Member
     from penstock.client.log import LogSubscription
     from penstock.client.message import Message, Outgoing
+    from penstock.client.pipelines import Pipeline
     from penstock.client.push import PubSubSubscription
     from penstock.client.queue import QueueSubscription, Step
     from penstock.client.sync import SyncClient
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
         TopicExists,
         UnknownGroup,
         UnknownPartition,
+        UnknownPipeline,
         UnknownRouter,
         UnknownTopic,
         UnknownView,
@@ -59,11 +61,11 @@ __all__ = [
     "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Disconnected", "Group", "GroupListing",
     "GroupNotEmpty", "GroupOffset", "InvalidRecord", "InvalidRequest", "InvalidSetting", "InvalidTopicName",
     "InvalidViewName", "LeaseLost", "LimitReached", "LogSubscription", "Match", "Member", "Message", "NotAllowed",
-    "OffsetOutOfRange", "Outgoing", "PenstockError", "Placed", "ProtocolBroken", "PubSubSubscription", "Queue",
-    "QueueSubscription", "RecordTooLarge", "Router", "RouterExists", "SlowSubscriber", "Step", "StorageFailed",
+    "OffsetOutOfRange", "Outgoing", "PenstockError", "Pipeline", "Placed", "ProtocolBroken", "PubSubSubscription",
+    "Queue", "QueueSubscription", "RecordTooLarge", "Router", "RouterExists", "SlowSubscriber", "Step", "StorageFailed",
     "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription", "TimedOut", "Topic", "TopicDescription",
-    "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownRouter", "UnknownTopic", "UnknownView", "Unreachable",
-    "ViewExists", "WrongDoor", "__version__", "compiled",
+    "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownPipeline", "UnknownRouter", "UnknownTopic",
+    "UnknownView", "Unreachable", "ViewExists", "WrongDoor", "__version__", "compiled",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -78,6 +80,7 @@ _HOMES = {
     "penstock.client.groups": ("Bounds", "Group", "GroupListing", "GroupOffset", "Member"),
     "penstock.client.log": ("LogSubscription",),
     "penstock.client.message": ("Message", "Outgoing"),
+    "penstock.client.pipelines": ("Pipeline",),
     "penstock.client.push": ("PubSubSubscription",),
     "penstock.client.queue": ("QueueSubscription", "Step"),
     "penstock.client.sync": ("SyncClient",),

@@ -17,6 +17,7 @@ from penstock.broker.coordinate import Coordinator, GroupSettings
 from penstock.broker.fetch import Fetcher
 from penstock.broker.gather import Gatherer
 from penstock.broker.observe import Observer
+from penstock.broker.pipelines import Pipelines
 from penstock.broker.publish import Publisher
 from penstock.broker.queues import Queues
 from penstock.broker.read import Readers
@@ -146,6 +147,7 @@ class Server:
             readers=Readers(topics, authorizer),
             queues=queues,
             routers=routers,
+            pipelines=Pipelines(self.clock, authorizer),
             identities=identities,
             about=self._about(),
         )

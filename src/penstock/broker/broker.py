@@ -8,6 +8,7 @@ from penstock.broker.coordinate import Coordinator
 from penstock.broker.fetch import Fetcher
 from penstock.broker.gather import Gatherer
 from penstock.broker.observe import Observer
+from penstock.broker.pipelines import Pipelines
 from penstock.broker.publish import Publisher
 from penstock.broker.queues import Queues
 from penstock.broker.read import Readers
@@ -33,5 +34,6 @@ class Broker:
     readers: Readers
     queues: Queues
     routers: Routers
+    pipelines: Pipelines
     identities: Identities
     about: Mapping[str, str]  # settings of the server that tools may show, under their Kafka names

@@ -19,6 +19,7 @@ from penstock.client.groups import Groups
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
 from penstock.client.message import GivenHeaders, Key, Message, Value, header_pairs, key_bytes, value_bytes
 from penstock.client.outbox import ANY_PARTITION
+from penstock.client.pipelines import Pipelines
 from penstock.client.publisher import ACKS, COMPRESSIONS, Publisher
 from penstock.client.push import CREDIT as PUSH_CREDIT
 from penstock.client.push import PubSubSubscription
@@ -82,6 +83,7 @@ class Client(Admin, Groups):
         }
         self._opened: tuple[Session, Publisher] | None = None
         self._subscriptions: list[Subscription] = []
+        self.pipelines = Pipelines(self._call)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -150,6 +152,9 @@ class Client(Admin, Groups):
     @property
     def _session(self) -> Session:  # type: ignore[override]
         return (self._opened or self._open())[0]
+
+    async def _call(self, request: wire.Message) -> Any:
+        return await self._session.call(request)
 
     @property
     def _publisher(self) -> Publisher:

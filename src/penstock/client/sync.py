@@ -15,6 +15,7 @@ from penstock.client.errors import ClientClosed
 from penstock.client.groups import Bounds, Group, GroupListing, Place
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
 from penstock.client.message import GivenHeaders, Key, Message, Value
+from penstock.client.pipelines import SyncPipelines
 from penstock.client.push import CREDIT as PUSH_CREDIT
 from penstock.client.push import PubSubSubscription
 from penstock.client.queue import CREDIT as QUEUE_CREDIT
@@ -31,6 +32,7 @@ class SyncClient:
     def __init__(self, servers: str | Sequence[str] = DEFAULT_SERVER, **options: Any) -> None:
         self.inner = Client(servers, **options)
         self._loop = Background()
+        self.pipelines = SyncPipelines(self.inner.pipelines, self._loop)
 
     # -- life ---------------------------------------------------------------------------------------------------
 

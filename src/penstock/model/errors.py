@@ -236,6 +236,10 @@ class RouterExists(PenstockError):
     pass
 
 
+class UnknownPipeline(PenstockError):
+    pass
+
+
 # -- fetch sessions and leadership --------------------------------------------------------------------------
 
 

@@ -25,6 +25,7 @@ class Resource(enum.Enum):
     QUEUE = "queue"  # a queue view, named `<topic>/<view>`
     CLUSTER = "cluster"
     TRANSACTIONAL_ID = "transactional-id"
+    PIPELINE = "pipeline"
 
 
 class Authorizer(Protocol):

@@ -14,6 +14,7 @@ from penstock.doors.http import (
     mbroker,
     openapi,
     page,
+    pipelines,
     publish,
     queues,
     routers,
@@ -27,7 +28,9 @@ from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 
 # Importing these modules is what registers their routes.
-ROUTE_MODULES = (health, openapi, page, topics, publish, fetch, events, sockets, groups, queues, routers, mbroker)
+ROUTE_MODULES = (
+    health, openapi, page, topics, publish, fetch, events, sockets, groups, queues, routers, pipelines, mbroker,
+)  # fmt: skip
 
 
 class HttpDoor:

@@ -63,6 +63,7 @@ STATUSES: dict[type[e.PenstockError], int] = {
     e.SlowSubscriber: 429,
     e.UnknownRouter: 404,
     e.RouterExists: 409,
+    e.UnknownPipeline: 404,
     e.UnknownFetchSession: 404,
     e.InvalidFetchSessionEpoch: 409,
     e.FencedLeaderEpoch: 409,

@@ -13,6 +13,7 @@ LINKS = {
     "topics": "/v1/topics",
     "groups": "/v1/groups",
     "routers": "/v1/routers",
+    "pipelines": "/v1/pipelines",
     "health": "/healthz",
     "readiness": "/readyz",
 }

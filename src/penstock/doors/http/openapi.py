@@ -15,6 +15,7 @@ from penstock.doors.http.fetch import READING
 from penstock.doors.http.groups import GROUPS
 from penstock.doors.http.health import SERVER
 from penstock.doors.http.mbroker import MBROKER
+from penstock.doors.http.pipelines import PIPELINES
 from penstock.doors.http.publish import PUBLISHING
 from penstock.doors.http.queues import QUEUES
 from penstock.doors.http.routers import ROUTERS
@@ -26,7 +27,7 @@ REF = "#/components/schemas/{name}"
 _PARAMETER = re.compile(r"\{(\w+)\}")
 _WHOLE = {"partition", "offset"}  # parts of paths that are numbers
 
-SECTIONS = (SERVER, TOPICS, PUBLISHING, READING, GROUPS, QUEUES, ROUTERS, MBROKER)  # in the order they are told
+SECTIONS = (SERVER, TOPICS, PUBLISHING, READING, GROUPS, QUEUES, ROUTERS, PIPELINES, MBROKER)  # in this order
 
 TITLE = "Penstock over HTTP"
 INTRODUCTION = (

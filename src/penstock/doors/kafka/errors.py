@@ -61,6 +61,7 @@ CODES: dict[type[e.PenstockError], int] = {
     e.InvalidViewName: 42,
     e.UnknownRouter: 42,
     e.RouterExists: 42,
+    e.UnknownPipeline: 42,
     e.SlowSubscriber: 42,
     e.StepMismatch: 42,
     e.StepForgotten: 42,

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from penstock.doors.line import (
     binary_groups,
+    binary_pipelines,
     binary_publish,
     binary_push,
     binary_queues,
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
 
 # Importing these modules is what registers their handlers.
 HANDLER_MODULES = (
-    binary_groups, binary_publish, binary_push, binary_queues, binary_read, binary_routers, binary_session,
-    binary_topics, binary_views,
+    binary_groups, binary_pipelines, binary_publish, binary_push, binary_queues, binary_read, binary_routers,
+    binary_session, binary_topics, binary_views,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
