@@ -8,6 +8,8 @@ from struct import Struct
 _I16 = Struct(">h")
 _I32 = Struct(">i")
 _I64 = Struct(">q")
+_I32_LE = Struct("<i")
+_I64_LE = Struct("<q")
 
 
 class BytesWriter:
@@ -60,3 +62,11 @@ def write_i32_be(b: BytesWriter, n: int, /) -> None:
 
 def write_i64_be(b: BytesWriter, n: int, /) -> None:
     b.write(_I64.pack(n))
+
+
+def read_i32_le(b: bytes, index: int, /) -> int:
+    return int(_I32_LE.unpack_from(b, index)[0])
+
+
+def read_i64_le(b: bytes, index: int, /) -> int:
+    return int(_I64_LE.unpack_from(b, index)[0])
