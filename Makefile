@@ -34,7 +34,7 @@ run: install
 install: $(STAMPS)/$(PURE)
 
 test: $(STAMPS)/system $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/jars check
-	$(BIN)/pytest -n $(TEST_WORKERS)
+	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup
 	PENSTOCK_PURE=1 $(BIN)/pytest -n $(TEST_WORKERS) $(PURE_TESTS)
 
 check: $(STAMPS)/dev
