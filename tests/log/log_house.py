@@ -31,7 +31,7 @@ async def put(partition: Partition, batch: bytearray) -> int:
 
 async def all_records(partition: Partition) -> list[Record]:
     offset, records = partition.start_offset, []
-    while offset < partition.durable_end:
+    while offset < partition.stable_end:
         found, offset = await partition.records(offset, 1 << 20)
         records.extend(found)
     return records

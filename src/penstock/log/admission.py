@@ -11,6 +11,7 @@ from penstock.model.batch import (
     HEADER_BYTES,
     LENGTH_END,
     MAGIC,
+    TRANSACTIONAL,
     BatchHeader,
     check_batch,
     decode_batch,
@@ -69,13 +70,14 @@ def make_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    transactional: bool = False,
 ) -> Admitted:
     """A batch of the broker's own making, as its topic keeps it. Its records were held against the settings before:
     what `admit` would check of a stranger's batch is so by construction, but for the size."""
     batch = encode_batch(
         records,
         compression=_CODECS.get(settings.compression, 0),
-        attributes=_LOG_APPEND_TIME if settings.log_append_time else 0,
+        attributes=(_LOG_APPEND_TIME if settings.log_append_time else 0) | (TRANSACTIONAL if transactional else 0),
         max_timestamp_ms=now_ms if settings.log_append_time else None,
         producer_id=producer_id,
         producer_epoch=producer_epoch,
@@ -133,8 +135,8 @@ def _check_shape(header: BatchHeader, given_bytes: int, settings: TopicSettings)
     check_size(header.size_bytes, settings)
     if header.is_control:
         raise InvalidRecord("only the broker writes control batches")
-    if header.is_transactional:
-        raise InvalidRecord("this server has no transactions yet")
+    if header.is_transactional and header.producer_id < 0:
+        raise InvalidRecord("a transactional batch needs a producer id")
     if header.record_count < 1 or header.record_count != header.last_offset_delta + 1:
         raise InvalidRecord(f"{header.record_count} records do not fill {header.last_offset_delta + 1} offsets")
     if header.compression > 4:

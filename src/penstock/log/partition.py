@@ -1,11 +1,13 @@
 """One partition: the order of its records, and what of it is durable and so may be seen.
 
     start_offset        first offset that may be read (moved by retention and DeleteRecords)
+    stable_end          first offset of the oldest open transaction, or durable_end: what is committed ends here
     durable_end         readers see up to here: everything before it is as durable as the topic promises
     end_offset          the next offset to be given out; what lies between durable_end and here is being written
 
 append() is a plain call: it fixes the order. The engine's future grants durability; when it resolves, first
-durable_end moves, then waiting readers wake, then the producer is answered.
+durable_end moves, then waiting readers wake, then the producer is answered. What readers of committed records must
+not see lies behind stable_end, or is known to `transactions`.
 """
 
 import asyncio
@@ -14,20 +16,22 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-import msgspec
-
 from penstock.log import retention
+from penstock.log.committed import committed_only, opened
 from penstock.log.producers import Producers, Written
+from penstock.log.replay import make_checkpoint, replay
 from penstock.log.settings import TopicSettings
-from penstock.model.batch import BatchHeader, decode_batch, stamp, walk
+from penstock.log.transactions import NEVER, Transactions
+from penstock.model.batch import BatchHeader, read_header, stamp
 from penstock.model.clock import Clock
-from penstock.model.errors import CorruptBatch, OffsetOutOfRange, StorageFailed
+from penstock.model.errors import OffsetOutOfRange, StorageFailed, UnknownTopic
 from penstock.model.ids import StreamId
+from penstock.model.marker import encode_marker
 from penstock.model.record import Record
-from penstock.storage.engine import Checkpoint, Chunk, Engine, Grant, Slice, Span, StreamState
+from penstock.storage.engine import Chunk, Engine, Grant, Slice, Span, StreamState
 
 LEADER_EPOCH = 0
-REPLAY_READ_BYTES = 1 << 20
+SKIP_READ_BYTES = 64 << 10  # where a reader found nothing committed, it looks on in steps of at least so much
 CHECKPOINT_EVERY_BYTES = 64 << 20
 
 _log = logging.getLogger(__name__)
@@ -53,13 +57,6 @@ def _nobody(_: "Partition") -> None:
     """Attends to a partition before a housekeeper does."""
 
 
-class _State(msgspec.Struct, array_like=True):
-    """What a checkpoint holds besides its offset."""
-
-    cleaned_end: int
-    producers: bytes
-
-
 class Partition:
     """See the module. Made by `Partition.open`; every method needs the running loop."""
 
@@ -69,6 +66,7 @@ class Partition:
         "_checkpoint_bytes",
         "_checkpoint_offset",
         "_failing",
+        "_held_bytes",
         "_rewinds",
         "_watchers",
         "active_ms",
@@ -87,8 +85,11 @@ class Partition:
         "producers",
         "settings",
         "settled_end",
+        "stable_end",
         "start_offset",
         "stream",
+        "topic",
+        "transactions",
     )
 
     def __init__(
@@ -98,12 +99,15 @@ class Partition:
         self.engine = engine
         self.settings = settings
         self.clock = clock
-        self.closed = False  # its topic was deleted
+        self.topic = stream.topic  # the name it has; that of the stream is the one it was made under
+        self.closed = False  # its topic was deleted, or has another log now
         self.start_offset = state.start_offset
         self.end_offset = state.end_offset
         self.durable_end = state.end_offset
+        self.stable_end = state.end_offset
         self.opened_end = state.end_offset  # what was there; a crash may have cost some of it, as its topic promises
-        self.producers = Producers()
+        self.transactions = Transactions()
+        self.producers = Producers(kept=self.transactions.open)
         self.cleaned_end = state.start_offset
         self.settled_end: int | None = None  # what lies before it, every queue view has settled; None: there is none
         self.appended_bytes = 0  # since the housekeeper last looked
@@ -116,51 +120,90 @@ class Partition:
         self._attention_bytes = min(settings.spec.segment_bytes, CHECKPOINT_EVERY_BYTES)
         self._checkpoint_offset = -1
         self._checkpoint_bytes = 0
+        self._held_bytes = 0  # durable, and not yet counted as stable
         self._rewinds = 0
         self._failing = False
-        # One entry per reader that waits here; each reader is bounded by its connection.
-        self._watchers: dict[Watcher, None] | None = None
+        # One entry per reader that waits here, and whether for what is stable; each is bounded by its connection.
+        self._watchers: dict[Watcher, bool] | None = None
 
     @classmethod
     async def open(cls, stream: StreamId, engine: Engine, settings: TopicSettings, clock: Clock) -> "Partition":
         state = await engine.open(stream, settings.spec)
-        opened = cls(stream, engine, settings, state, clock)
-        await opened._replay(state.checkpoint)
-        return opened
+        partition = cls(stream, engine, settings, state, clock)
+        if state.checkpoint is not None and state.checkpoint.offset <= state.end_offset:
+            partition._checkpoint_offset = state.checkpoint.offset
+        partition._checkpoint_bytes = await replay(partition, state.checkpoint)
+        partition.stable_end = partition._stable_now()
+        return partition
 
     # -- writing ----------------------------------------------------------------------------------------------
 
     def append(self, header: BatchHeader, batch: bytearray | memoryview) -> Appended:
         """Give a checked batch its offset and hand it to the engine; a repeat is answered from memory."""
+        if self.closed:
+            raise UnknownTopic(f"topic {self.topic!r} is not here any more; look for it again")
         if header.producer_id >= 0:
             repeat = self.producers.find_repeat(header)
             if repeat is not None:
                 # What was stored before somewhere is durable when all until now is.
                 durable = self._durable_at(repeat.end_offset if repeat.base_offset >= 0 else self.end_offset)
                 return Appended(repeat.base_offset, repeat.timestamp_ms, self.start_offset, durable)
+            if header.is_transactional or self.transactions.open:
+                self.transactions.check(header)
+        base_offset = self.end_offset
+        durable = self._write(header, batch)
+        append_time_ms = header.max_timestamp_ms if self.settings.log_append_time else -1
+        if header.producer_id >= 0:
+            now_ms = self.clock.wall_ms()
+            written = Written(header.base_sequence, header.last_sequence, base_offset, self.end_offset, append_time_ms)
+            self.producers.add(header, written, self.durable_end, now_ms)
+            if header.is_transactional:
+                self.transactions.note(header, base_offset, now_ms)
+        self._await(header.size_bytes, durable)
+        return Appended(base_offset, append_time_ms, self.start_offset, durable)
+
+    def end_transaction(self, producer_id: int, producer_epoch: int, commit: bool) -> Appended:
+        """Append the marker that ends the producer's transaction here; it is over when the marker is durable.
+
+        From now on older epochs of the producer are refused. Without an open transaction the marker is just that fence.
+        """
+        self.producers.check_marker(producer_id, producer_epoch)
+        now_ms, marker_offset = self.clock.wall_ms(), self.end_offset
+        batch = encode_marker(producer_id, producer_epoch, commit, now_ms)
+        header = read_header(batch)
+        durable = self._write(header, batch)
+        self.producers.add_marker(producer_id, producer_epoch, now_ms)
+        self.transactions.end(producer_id, commit, marker_offset)
+        self._await(header.size_bytes, durable)
+        return Appended(marker_offset, -1, self.start_offset, durable)
+
+    def _write(self, header: BatchHeader, batch: bytearray | memoryview) -> asyncio.Future[None]:
         base_offset = self.end_offset
         end_offset = base_offset + header.last_offset_delta + 1
         stamp(batch, base_offset, LEADER_EPOCH)
         durable = self.engine.append(self.stream, Chunk(batch, base_offset, end_offset, header.max_timestamp_ms))
         self.end_offset = end_offset
-        append_time_ms = header.max_timestamp_ms if self.settings.log_append_time else -1
-        if header.producer_id >= 0:
-            written = Written(header.base_sequence, header.last_sequence, base_offset, end_offset, append_time_ms)
-            self.producers.add(header, written, self.durable_end, self.clock.wall_ms())
-        settled = partial(self._settled, end_offset, header.size_bytes, self._rewinds)
+        return durable
+
+    def _await(self, size_bytes: int, durable: asyncio.Future[None]) -> None:
+        settled = partial(self._settled, self.end_offset, size_bytes, self._rewinds)
         if durable.done():
             settled(durable)  # a callback would come a tick late, after whoever awaits a future that is done already
         else:
             durable.add_done_callback(settled)
-        return Appended(base_offset, append_time_ms, self.start_offset, durable)
 
     def _settled(self, end_offset: int, size_bytes: int, rewinds: int, durable: asyncio.Future[None]) -> None:
         failure = durable.exception()
+        stable_bytes = size_bytes
         if failure is not None:
-            size_bytes = 0
+            size_bytes = stable_bytes = 0
             self._rewind(rewinds, failure)
         else:
             self.durable_end = end_offset
+            if self.transactions.first_open == NEVER:
+                self.stable_end = end_offset
+            else:
+                stable_bytes = self._stabilise(size_bytes)
             self.appended_bytes += size_bytes
             self._checkpoint_bytes += size_bytes
             if self._failing:
@@ -169,8 +212,26 @@ class Partition:
             if self.housekeeping_due_ms is None or self.appended_bytes >= self._attention_bytes:
                 self.attend(self)
         if self._watchers:
-            for watcher in list(self._watchers):
-                watcher(self, size_bytes)
+            for watcher, stable in list(self._watchers.items()):
+                if not stable:
+                    watcher(self, size_bytes)
+                elif stable_bytes or failure is not None:
+                    watcher(self, stable_bytes)
+
+    def _stabilise(self, durable_bytes: int) -> int:
+        """Let stable_end follow durable_end as far as open transactions allow; how many bytes that sets free."""
+        self.transactions.settle(self.durable_end)
+        self._held_bytes += durable_bytes
+        stable_end = self._stable_now()
+        if stable_end == self.stable_end:
+            return 0
+        self.stable_end = stable_end
+        stable_bytes, self._held_bytes = self._held_bytes, 0
+        return stable_bytes
+
+    def _stable_now(self) -> int:
+        # Whoever deletes records may delete those of an open transaction: what is left begins where the log does.
+        return min(self.durable_end, max(self.start_offset, self.transactions.first_open))
 
     def _rewind(self, rewinds: int, failure: BaseException) -> None:
         """Take back the offsets that were given to what was not stored."""
@@ -179,6 +240,7 @@ class Partition:
         self._rewinds += 1
         self.end_offset = self.durable_end
         self.producers.rewind(self.durable_end)
+        self.transactions.rewind(self.durable_end)
         if not self._failing and not self.closed:
             self._failing = True  # once, not for every retry of every producer
             _log.warning("a write to %s failed, its producers are told to try again: %s", self.stream, failure)
@@ -205,31 +267,54 @@ class Partition:
 
     # -- reading ----------------------------------------------------------------------------------------------
 
-    async def read(self, offset: int, max_bytes: int) -> Slice:
-        """Whole durable batches from the one that holds `offset`."""
+    async def read(self, offset: int, max_bytes: int, *, stable: bool = False) -> Slice:
+        """Whole durable batches from the one that holds `offset`; `stable`: before any transaction that is open.
+
+        With `stable`, `transactions.aborted_within` tells at once after this call what of them was aborted.
+        """
         if not self.start_offset <= offset <= self.durable_end:
             raise OffsetOutOfRange(
                 f"offset {offset} of {self.stream} is not within {self.start_offset} to {self.durable_end}"
             )
-        if offset == self.durable_end:
+        end_offset = self.stable_end if stable else self.durable_end
+        if offset >= end_offset:
             return Slice((), 0, offset)
-        return await self.engine.read(self.stream, offset, max_bytes, self.durable_end)
+        pruned = self.transactions.pruned
+        found = await self.engine.read(self.stream, offset, max_bytes, end_offset)
+        if stable and pruned != self.transactions.pruned:
+            return await self.read(offset, max_bytes, stable=True)  # what was aborted may be forgotten meanwhile
+        return found
+
+    async def read_committed(self, offset: int, max_bytes: int) -> Slice:
+        """Whole committed batches from the one that holds `offset`; no markers, nothing that was aborted.
+
+        Nothing is found only if nothing is there before `stable_end`; `next_offset` is past what was left out.
+        """
+        found = await self.read(offset, max_bytes, stable=True)
+        transactions = self.transactions
+        if not found.buffers or not transactions.touch(offset, found.next_offset):
+            return found
+        while True:
+            aborted = transactions.aborted_within(offset, found.next_offset)
+            found = committed_only(found, aborted, max_bytes)
+            offset = found.next_offset
+            if found.buffers or offset >= self.stable_end:
+                return found
+            found = await self.read(offset, max(max_bytes, SKIP_READ_BYTES), stable=True)
 
     async def records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
-        """Opened records from `offset` on and the offset to go on from. For doors that hand out messages."""
-        found = await self.read(offset, max_bytes)
-        opened: list[Record] = []
-        for buffer in found.buffers:
-            for header in walk(buffer):
-                if not header.is_control:
-                    opened.extend(r for r in decode_batch(buffer, header.position) if r.offset >= offset)
-        return opened, found.next_offset
+        """Opened committed records from `offset` on and the offset to go on from. For doors that hand out messages."""
+        found = await self.read_committed(offset, max_bytes)
+        return opened(found, offset), found.next_offset
 
-    def watch(self, watcher: Watcher) -> None:
-        """Until `unwatch`, call `watcher(partition, new_bytes)` after every append that is durable, or failed (0)."""
+    def watch(self, watcher: Watcher, *, stable: bool = False) -> None:
+        """Until `unwatch`, call `watcher(partition, new_bytes)` after every append that is durable, or failed (0).
+
+        `stable`: only when stable_end has moved, with the bytes that are new before it, or when an append failed.
+        """
         if self._watchers is None:
             self._watchers = {}
-        self._watchers[watcher] = None
+        self._watchers[watcher] = stable
 
     @property
     def watcher_count(self) -> int:
@@ -247,24 +332,25 @@ class Partition:
         for watcher in list(self._watchers or ()):
             watcher(self, 0)
 
-    async def find_time(self, timestamp_ms: int) -> Found | None:
-        """The first record whose timestamp is at least this."""
+    async def find_time(self, timestamp_ms: int, *, committed: bool = True) -> Found | None:
+        """The first record, of those that are committed or of all, whose timestamp is at least this."""
         offset = await self.engine.seek(self.stream, timestamp_ms)
-        while offset is not None and offset < self.durable_end:
+        while offset is not None and offset < (self.stable_end if committed else self.durable_end):
             # A batch's header may promise a later time than its records keep, so look on when none fits.
-            records, next_offset = await self.records(max(offset, self.start_offset), 1)
-            for record in records:
+            offset = max(offset, self.start_offset)
+            found = await (self.read_committed(offset, 1) if committed else self.read(offset, 1))
+            for record in opened(found, offset):
                 if record.timestamp_ms >= timestamp_ms:
                     return Found(record.offset, record.timestamp_ms)
-            if next_offset <= offset:
+            if found.next_offset <= offset:
                 break
-            offset = next_offset
+            offset = found.next_offset
         return None
 
-    async def find_newest(self) -> Found | None:
-        """The first record that has the largest timestamp of all."""
+    async def find_newest(self, *, committed: bool = True) -> Found | None:
+        """The first record that has the largest timestamp of all; None if that one is not committed."""
         newest_ms = max((span.max_timestamp_ms for span in self.spans()), default=-1)
-        return await self.find_time(newest_ms) if newest_ms >= 0 else None
+        return await self.find_time(newest_ms, committed=committed) if newest_ms >= 0 else None
 
     def spans(self) -> list[Span]:
         return list(self.engine.spans(self.stream))
@@ -279,6 +365,8 @@ class Partition:
             await self.engine.trim(self.stream, start_offset)
             self.start_offset = max(self.start_offset, start_offset)
             self.cleaned_end = max(self.cleaned_end, start_offset)
+            self.stable_end = self._stable_now()
+            self.transactions.prune(self.start_offset)
 
     def note_settled(self, settled_end: int | None) -> None:
         """How far all queue views that read this partition have settled it. Not for every message: it looks around."""
@@ -307,43 +395,4 @@ class Partition:
             return  # producers hold batches that may still fail; the next call takes them
         if self._checkpoint_offset != self.durable_end:
             self._checkpoint_offset, self._checkpoint_bytes = self.durable_end, 0
-            state = msgspec.msgpack.encode(_State(self.cleaned_end, self.producers.snapshot()))
-            await self.engine.checkpoint(self.stream, Checkpoint(self.durable_end, state))
-
-    async def _replay(self, checkpoint: Checkpoint | None) -> None:
-        """Rebuild what is derived from the log: the producers' last batches."""
-        offset = self.start_offset
-        if checkpoint is not None and checkpoint.offset <= self.end_offset:
-            state = msgspec.msgpack.decode(checkpoint.state, type=_State)
-            self.producers.restore(state.producers)
-            self.cleaned_end = max(self.start_offset, state.cleaned_end)
-            offset = max(offset, checkpoint.offset)
-            self._checkpoint_offset = checkpoint.offset
-        try:
-            await self._replay_from(offset)
-        except CorruptBatch as error:
-            # The rest of the log can still be served; only repeats of what lies beyond may go unnoticed.
-            _log.error("producers of %s are known only up to a corrupt batch: %s", self.stream, error)
-
-    async def _replay_from(self, offset: int) -> None:
-        now_ms = self.clock.wall_ms()
-        while offset < self.end_offset:
-            found = await self.engine.read(self.stream, offset, REPLAY_READ_BYTES, self.end_offset)
-            if not found.buffers:
-                raise CorruptBatch(
-                    f"{self.stream} has no batch at offset {offset} although it ends at {self.end_offset}"
-                )
-            for buffer in found.buffers:
-                for header in walk(buffer):
-                    if header.producer_id >= 0 and not header.is_control:
-                        self._replay_producer(header, now_ms)
-            self._checkpoint_bytes += found.size_bytes
-            offset = found.next_offset
-
-    def _replay_producer(self, header: BatchHeader, now_ms: int) -> None:
-        append_time_ms = header.max_timestamp_ms if header.log_append_time else -1
-        written = Written(
-            header.base_sequence, header.last_sequence, header.base_offset, header.end_offset, append_time_ms
-        )
-        # The batch's own time tells when the producer was here; a clock that ran ahead must not keep it for ever.
-        self.producers.add(header, written, self.end_offset, min(now_ms, max(0, header.max_timestamp_ms)))
+            await self.engine.checkpoint(self.stream, make_checkpoint(self))

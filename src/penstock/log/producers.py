@@ -12,10 +12,15 @@ A producer unknown here may start with any number: its state may have expired. T
 have is not taken for a repeat: it may never have been stored, and a client takes the answer for a repeat as success.
 Batches not yet durable are in the window too, and are taken out again when their write fails.
 
+A marker that ends a transaction may carry a newer epoch than its batches: older ones are fenced from then on, and the
+new one begins with sequence 0. A marker of the same epoch changes nothing: sequences go on. A producer that has a
+transaction open is never forgotten.
+
 Producers with a name obey a rule of their own: see `log/named_producers.py`.
 """
 
 from collections import deque
+from collections.abc import Container
 from itertools import islice
 from typing import NamedTuple
 
@@ -40,10 +45,11 @@ class Written(NamedTuple):
 
 
 class Producer:
-    __slots__ = ("batches", "epoch", "seen_ms")
+    __slots__ = ("batches", "epoch", "fresh", "seen_ms")
 
     def __init__(self, epoch: int, seen_ms: int) -> None:
         self.epoch = epoch
+        self.fresh = False  # a marker began this epoch: without batches, what comes first is sequence 0
         self.seen_ms = seen_ms
         self.batches: deque[Written] = deque()
 
@@ -51,15 +57,17 @@ class Producer:
 class _Snapshot(msgspec.Struct, array_like=True):
     producers: list[tuple[int, int, int, list[Written]]]
     named: list[tuple[int, bytes]] = []
+    fresh: list[int] = []
 
 
 class Producers:
-    """All producers of one partition, least recently seen first."""
+    """All producers of one partition, least recently seen first. `kept` are never forgotten."""
 
-    __slots__ = ("_by_id", "named")
+    __slots__ = ("_by_id", "_kept", "named")
 
-    def __init__(self) -> None:
+    def __init__(self, kept: Container[int] = ()) -> None:
         self._by_id: dict[int, Producer] = {}
+        self._kept = kept
         self.named = NamedProducers()
 
     def __len__(self) -> int:
@@ -81,6 +89,8 @@ class Producers:
                 raise OutOfOrderSequence(f"a new epoch begins with sequence 0, not {header.base_sequence}")
             return None
         if not producer.batches:
+            if producer.fresh and header.base_sequence != 0:
+                raise OutOfOrderSequence(f"a new epoch begins with sequence 0, not {header.base_sequence}")
             return None
         for written in producer.batches:
             if (written.first_sequence, written.last_sequence) == (header.base_sequence, header.last_sequence):
@@ -112,8 +122,32 @@ class Producers:
         batches.append(written)
         while len(batches) > WINDOW_BATCHES and batches[0].end_offset <= durable_end:
             batches.popleft()
+            producer.fresh = False
+        self._evict()
+
+    def check_marker(self, producer_id: int, epoch: int) -> None:
+        producer = self._by_id.get(producer_id)
+        if producer is not None and epoch < producer.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {producer_id} has epoch {producer.epoch}, the end of its transaction has {epoch}"
+            )
+
+    def add_marker(self, producer_id: int, epoch: int, now_ms: int) -> None:
+        """Note the end of a transaction. A newer epoch fences older ones at once, also when its write fails: whoever
+        decided the end tries again."""
+        producer = self._by_id.pop(producer_id, None)
+        if producer is None:
+            producer = Producer(epoch, now_ms)
+        elif producer.epoch != epoch:
+            producer = Producer(epoch, now_ms)
+            producer.fresh = True
+        producer.seen_ms = now_ms
+        self._by_id[producer_id] = producer
+        self._evict()
+
+    def _evict(self) -> None:
         if len(self._by_id) > MAX_PRODUCERS_PER_PARTITION:
-            for producer_id in list(islice(self._by_id, EVICTED_TOGETHER)):
+            for producer_id in list(islice((p for p in self._by_id if p not in self._kept), EVICTED_TOGETHER)):
                 del self._by_id[producer_id]
 
     def rewind(self, end_offset: int) -> None:
@@ -126,7 +160,8 @@ class Producers:
     def expire(self, before_ms: int) -> None:
         """Forget producers not seen since then."""
         for producer_id in [p for p, producer in self._by_id.items() if producer.seen_ms < before_ms]:
-            del self._by_id[producer_id]
+            if producer_id not in self._kept:
+                del self._by_id[producer_id]
         self.named.expire(before_ms)
 
     def active(self) -> dict[int, Producer]:
@@ -135,14 +170,18 @@ class Producers:
     def snapshot(self) -> bytes:
         return msgspec.msgpack.encode(
             _Snapshot(
-                [(pid, p.epoch, p.seen_ms, list(p.batches)) for pid, p in self._by_id.items()], self.named.snapshot()
+                [(pid, p.epoch, p.seen_ms, list(p.batches)) for pid, p in self._by_id.items()],
+                self.named.snapshot(),
+                [pid for pid, p in self._by_id.items() if p.fresh],
             )
         )
 
     def restore(self, snapshot: bytes) -> None:
         state = msgspec.msgpack.decode(snapshot, type=_Snapshot)
         self.named.restore(state.named)
+        fresh = set(state.fresh)
         for producer_id, epoch, seen_ms, batches in state.producers:
             producer = Producer(epoch, seen_ms)
             producer.batches.extend(batches)
+            producer.fresh = producer_id in fresh
             self._by_id[producer_id] = producer
