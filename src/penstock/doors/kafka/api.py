@@ -32,6 +32,7 @@ class Call:
     broker: Broker
     advertised: Advertised
     sessions: FetchSessions
+    via: int = 0  # the serial number of the connection: of two, the higher is the younger
 
 
 Reply = Struct | None  # None: the client asked for no answer

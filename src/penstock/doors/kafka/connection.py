@@ -62,6 +62,7 @@ def _send_home(exchange: Exchange) -> None:
 class KafkaConnection(asyncio.BufferedProtocol):
     def __init__(self, door: "KafkaDoor") -> None:
         self._door = door
+        self._serial = door.next_serial()
         self._loop = asyncio.get_running_loop()
         self._receiver = Receiver(door.max_request_bytes)
         self._transport: asyncio.Transport | None = None
@@ -219,6 +220,7 @@ class KafkaConnection(asyncio.BufferedProtocol):
             self._door.broker,
             self._door.advertised,
             self._door.sessions,
+            self._serial,
         )
         result = await served.handler(call)
         if result is None or isinstance(result, Struct):

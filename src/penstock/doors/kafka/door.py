@@ -1,7 +1,19 @@
 """The Kafka door: a listener whose connections speak Kafka's protocol to the broker."""
 
 from penstock.broker.broker import Broker
-from penstock.doors.kafka import configs, fetch, group_admin, group_offsets, groups, metadata, offsets, produce, topics
+from penstock.doors.kafka import (
+    configs,
+    fetch,
+    group_admin,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    topics,
+    transaction_admin,
+    transactions,
+)
 from penstock.doors.kafka.api import Advertised
 from penstock.doors.kafka.connection import KafkaConnection
 from penstock.doors.kafka.sessions import FetchSessions
@@ -9,7 +21,19 @@ from penstock.doors.limits import Limits
 from penstock.doors.listener import Listener
 
 # Importing these modules is what registers their handlers.
-HANDLER_MODULES = (configs, fetch, group_admin, group_offsets, groups, metadata, offsets, produce, topics)
+HANDLER_MODULES = (
+    configs,
+    fetch,
+    group_admin,
+    group_offsets,
+    groups,
+    metadata,
+    offsets,
+    produce,
+    topics,
+    transaction_admin,
+    transactions,
+)
 
 
 class KafkaDoor:
@@ -31,12 +55,18 @@ class KafkaDoor:
         self.limits = limits
         self.max_request_bytes = max_request_bytes
         self.sessions = FetchSessions()
+        self._connections = 0
         self.listener = Listener(
             self.name, host, port, limits, lambda: KafkaConnection(self), max_silence_s=max_silence_s
         )
         self._advertised_host = advertised_host
         self._advertised_port = advertised_port
         self.advertised = Advertised(broker.node_id, host, port)
+
+    def next_serial(self) -> int:
+        """The number of the next connection, so that an older one is known for what it is."""
+        self._connections += 1
+        return self._connections
 
     async def open(self) -> str:
         await self.listener.open()

@@ -68,6 +68,9 @@ CODES: dict[type[e.PenstockError], int] = {
     e.StepAborted: 42,
 }
 
+COORDINATOR_NOT_AVAILABLE = 15
+INVALID_PRODUCER_EPOCH = 47
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
 TOPIC_AUTHORIZATION_FAILED = 29
 GROUP_AUTHORIZATION_FAILED = 30
 CLUSTER_AUTHORIZATION_FAILED = 31
@@ -90,3 +93,18 @@ def group_error_code(error: e.PenstockError) -> int:
 def cluster_error_code(error: e.PenstockError) -> int:
     """As error_code, where what was refused concerns the cluster."""
     return CLUSTER_AUTHORIZATION_FAILED if isinstance(error, e.NotAllowed) else error_code(error)
+
+
+def transaction_error_code(error: e.PenstockError, *, knows_fenced: bool = True) -> int:
+    """As error_code, where what was asked for is a transaction.
+
+    What could not be stored or has not happened in time is asked for again. Older versions of the requests know no
+    other word for a fenced producer than an invalid epoch.
+    """
+    if isinstance(error, e.NotAllowed):
+        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    if isinstance(error, e.StorageFailed | e.TimedOut):
+        return COORDINATOR_NOT_AVAILABLE
+    if isinstance(error, e.ProducerFenced) and not knows_fenced:
+        return INVALID_PRODUCER_EPOCH
+    return error_code(error)

@@ -38,7 +38,7 @@ def _name(call: Call, topic: Struct) -> _Named:
         return _Named("", error)
 
 
-def _check_exists(call: Call, name: str, index: int) -> None:
+def check_exists(call: Call, name: str, index: int) -> None:
     """Nothing is kept for what does not exist. Who may not see the topic is told that, later, and not whether it is."""
     if not call.broker.authorizer.allows(call.principal, Operation.READ, Resource.TOPIC, name):
         return
@@ -68,7 +68,7 @@ async def offset_commit(call: Call) -> Reply | Awaitable[Reply]:
             try:
                 if named.refused is not None:
                     raise named.refused
-                _check_exists(call, named.name, asked.partition_index)
+                check_exists(call, named.name, asked.partition_index)
             except PenstockError as error:
                 reply.error_code = error_code(error)
                 continue
@@ -233,7 +233,7 @@ async def offset_delete(call: Call) -> Reply:
             reply = Struct(partition_index=asked.partition_index, error_code=0)
             answered.partitions.append(reply)
             try:
-                _check_exists(call, topic.name, asked.partition_index)
+                check_exists(call, topic.name, asked.partition_index)
             except PenstockError as error:
                 reply.error_code = error_code(error)
             else:

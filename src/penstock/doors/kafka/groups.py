@@ -8,7 +8,7 @@ from types import SimpleNamespace as Struct
 
 from penstock.broker.coordinate import Join, Joined, Leaver, NewMemberId, Sync, Synced
 from penstock.doors.kafka.api import Call, Reply, handles
-from penstock.doors.kafka.errors import group_error_code
+from penstock.doors.kafka.errors import COORDINATOR_NOT_AVAILABLE, group_error_code, transaction_error_code
 from penstock.model.errors import (
     InconsistentProtocol,
     InvalidRequest,
@@ -16,9 +16,9 @@ from penstock.model.errors import (
     StorageFailed,
     UnknownMember,
 )
+from penstock.security.acl import Operation, Resource
 from penstock.wire.kafka.api import ApiKey
 
-COORDINATOR_NOT_AVAILABLE = 15
 MEMBER_ID_REQUIRED = 79
 
 GROUP_KEY = 0
@@ -42,17 +42,19 @@ async def find_coordinator(call: Call) -> Reply:
 
 
 def _find(call: Call, key: str) -> Struct:
-    """Every group is coordinated here, and here is where this client has reached us."""
+    """Everything is coordinated here, and here is where this client has reached us."""
     reply = Struct(error_code=0, error_message=None, node_id=-1, host="", port=-1)
     try:
         if call.body.key_type == TRANSACTION_KEY:
-            reply.error_code, reply.error_message = COORDINATOR_NOT_AVAILABLE, "this server has no transactions"
-            return reply
-        if call.body.key_type != GROUP_KEY:
+            call.broker.authorizer.check(call.principal, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
+        elif call.body.key_type == GROUP_KEY:
+            call.broker.coordinator.check_may_find(call.principal, key)
+        else:
             raise InvalidRequest(f"nothing of key type {call.body.key_type} is coordinated here")
-        call.broker.coordinator.check_may_find(call.principal, key)
     except PenstockError as error:
-        reply.error_code, reply.error_message = group_error_code(error), str(error)
+        transactional = call.body.key_type == TRANSACTION_KEY
+        reply.error_code = transaction_error_code(error) if transactional else group_error_code(error)
+        reply.error_message = str(error)
     else:
         reply.node_id, reply.host, reply.port = call.advertised
     return reply

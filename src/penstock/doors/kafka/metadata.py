@@ -1,4 +1,4 @@
-"""Who is there and what there is: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions, InitProducerId."""
+"""Who is there and what there is: ApiVersions, Metadata, DescribeCluster, DescribeTopicPartitions."""
 
 import asyncio
 import bisect
@@ -8,13 +8,12 @@ from types import SimpleNamespace as Struct
 from penstock.doors.kafka.api import HANDLERS, Call, handles
 from penstock.doors.kafka.errors import error_code
 from penstock.log.topics import Topic
-from penstock.model.errors import InvalidRequest, InvalidTopicName, PenstockError, UnknownTopic, UnsupportedVersion
+from penstock.model.errors import InvalidTopicName, PenstockError, UnknownTopic
 from penstock.model.ids import NO_TOPIC_ID, check_topic_name
 from penstock.security.acl import Operation, Resource
 from penstock.wire.kafka.api import ApiKey
 
 LEADER_EPOCH = 0
-NO_PRODUCER = -1  # as its id, or its epoch
 MAX_DESCRIBED_PARTITIONS = 2000
 
 BROKERS, CONTROLLERS = 1, 2
@@ -56,9 +55,22 @@ _CLUSTER_OPERATIONS = (
 )
 
 
+# What Kafka calls features: what all brokers of a cluster can do, and what has been agreed on (finalised). Clients that
+# know the second transaction protocol (KIP-890) speak it where level 2 is finalised.
+TRANSACTION_FEATURE, TRANSACTION_LEVEL = "transaction.version", 2
+FEATURES_EPOCH = 1  # counts agreements: there was one
+
+
 @handles(ApiKey.API_VERSIONS, 0, 4)
 async def api_versions(call: Call) -> Struct:
-    return versions_reply(0)
+    reply = versions_reply(0)
+    if call.version >= 4:  # before, the lowest level of a feature could not be 0, and clients insist
+        reply.supported_features = [Struct(name=TRANSACTION_FEATURE, min_version=0, max_version=TRANSACTION_LEVEL)]
+    reply.finalized_features_epoch = FEATURES_EPOCH
+    reply.finalized_features = [
+        Struct(name=TRANSACTION_FEATURE, max_version_level=TRANSACTION_LEVEL, min_version_level=TRANSACTION_LEVEL)
+    ]
+    return reply
 
 
 def versions_reply(code: int) -> Struct:
@@ -203,17 +215,3 @@ async def describe_topic_partitions(call: Call) -> Struct:
 
 def _refused_page(names: Iterable[str]) -> Struct:
     return Struct(topics=[Struct(error_code=INVALID_REQUEST, name=name, partitions=[]) for name in names])
-
-
-@handles(ApiKey.INIT_PRODUCER_ID, 0, 5)
-async def init_producer_id(call: Call) -> Struct:
-    """A fresh id each time: a client that lost track of its sequences starts anew with it."""
-    try:
-        if call.body.transactional_id is not None:
-            raise UnsupportedVersion("this server has no transactions yet")
-        if (call.body.producer_id == NO_PRODUCER) != (call.body.producer_epoch == NO_PRODUCER):
-            raise InvalidRequest("a producer is known by its id and its epoch together")
-        call.broker.authorizer.check(call.principal, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, "cluster")
-        return Struct(error_code=0, producer_id=await call.broker.identities.take_producer_id(), producer_epoch=0)
-    except PenstockError as error:
-        return Struct(error_code=error_code(error), producer_epoch=NO_PRODUCER)

@@ -6,16 +6,30 @@ from functools import partial
 from types import SimpleNamespace as Struct
 
 from penstock.doors.kafka.api import Call, Later, Reply, handles
-from penstock.doors.kafka.errors import UNKNOWN_SERVER_ERROR, error_code
+from penstock.doors.kafka.errors import (
+    INVALID_PRODUCER_EPOCH,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    UNKNOWN_SERVER_ERROR,
+    error_code,
+)
 from penstock.log.partition import Appended
 from penstock.log.topics import Topic
-from penstock.model.errors import InvalidRequest, PenstockError, UnsupportedVersion
+from penstock.model.errors import (
+    ConcurrentTransactions,
+    InvalidRequest,
+    NotAllowed,
+    PenstockError,
+    ProducerFenced,
+)
 from penstock.wire.kafka.api import ApiKey
 
 _log = logging.getLogger(__name__)
 
 INVALID_REQUIRED_ACKS = 21
+NOT_ENOUGH_REPLICAS = 19
 _ACKS = (-1, 0, 1)
+IMPLICIT_FROM = 12  # since this version (KIP-890) a batch itself adds its partition to its transaction
+NO_TRANSACTION = ""  # never the name of one: a batch that says it belongs to a transaction finds none
 
 
 class UnansweredFailure(Exception):
@@ -29,13 +43,19 @@ async def produce(call: Call) -> Reply | Later:
     body = call.body
     response = Struct(responses=[])
     pending: list[tuple[Struct, Appended]] = []
+    publish = partial(
+        call.broker.publisher.publish,
+        transactional_id=body.transactional_id or NO_TRANSACTION,
+        implicit=call.version >= IMPLICIT_FROM,
+    )
+    unfit = _unfit(call)
     for topic_data in body.topic_data:
         replies: list[Struct] = []
         if call.version >= 13:
             response.responses.append(Struct(topic_id=topic_data.topic_id, partition_responses=replies))
         else:
             response.responses.append(Struct(name=topic_data.name, partition_responses=replies))
-        topic, refusal = _topic(call, topic_data)
+        topic, refusal = _topic(call, topic_data) if unfit is None else (None, unfit)
         for data in topic_data.partition_data:
             reply = Struct(index=data.index, error_code=0, base_offset=-1)
             replies.append(reply)
@@ -45,24 +65,33 @@ async def produce(call: Call) -> Reply | Later:
                     raise refusal
                 if data.records is None:
                     raise InvalidRequest("a partition without a record batch")
-                appended = await call.broker.publisher.publish(topic, data.index, data.records)
+                appended = await publish(topic, data.index, data.records)
             except PenstockError as error:
-                _refuse(reply, error)
+                _refuse(reply, error, call.version)
             else:
                 pending.append((reply, appended))
     if body.acks == 0:
         if any(reply.error_code for topic in response.responses for reply in topic.partition_responses):
             raise UnansweredFailure
-        return _Durable(None, pending) if pending else None
-    return _Durable(response, pending) if pending else response
+        return _Durable(None, pending, call.version) if pending else None
+    return _Durable(response, pending, call.version) if pending else response
+
+
+def _unfit(call: Call) -> PenstockError | None:
+    """Why nothing of this request can be taken, if so."""
+    body = call.body
+    if body.acks not in _ACKS:
+        return _InvalidAcks(f"acks is {body.acks}; -1, 0 and 1 are allowed")
+    if body.transactional_id is not None:
+        try:
+            call.broker.publisher.check_transaction(call.principal, body.transactional_id)
+        except NotAllowed as error:
+            return _TransactionNotAllowed(str(error))
+    return None
 
 
 def _topic(call: Call, topic_data: Struct) -> tuple[Topic | None, PenstockError | None]:
     try:
-        if call.body.acks not in _ACKS:
-            raise _InvalidAcks(f"acks is {call.body.acks}; -1, 0 and 1 are allowed")
-        if call.body.transactional_id is not None:
-            raise UnsupportedVersion("this server has no transactions yet")
         topics = call.broker.topics
         topic = topics.get_by_id(topic_data.topic_id) if call.version >= 13 else topics.get(topic_data.name)
         call.broker.publisher.check(call.principal, topic)
@@ -75,6 +104,10 @@ class _InvalidAcks(InvalidRequest):
     pass
 
 
+class _TransactionNotAllowed(NotAllowed):
+    pass
+
+
 class _Durable(Later):
     """Settled when every batch of a request is durable, or has failed.
 
@@ -82,10 +115,11 @@ class _Durable(Later):
     stays bounded.
     """
 
-    __slots__ = ("_left", "_response")
+    __slots__ = ("_left", "_response", "_version")
 
-    def __init__(self, response: Reply, pending: list[tuple[Struct, Appended]]) -> None:
+    def __init__(self, response: Reply, pending: list[tuple[Struct, Appended]], version: int) -> None:
         super().__init__()
+        self._version = version
         self._response = response
         self._left = len(pending)
         for reply, appended in pending:
@@ -98,7 +132,7 @@ class _Durable(Later):
             reply.log_append_time_ms = appended.append_time_ms
             reply.log_start_offset = appended.start_offset
         elif isinstance(failure, PenstockError):
-            _refuse(reply, failure)
+            _refuse(reply, failure, self._version)
         else:
             _log.error("kafka: a write failed for a reason that is not the disk's", exc_info=failure)
             reply.error_code = UNKNOWN_SERVER_ERROR
@@ -107,6 +141,19 @@ class _Durable(Later):
             self.settle(self._response)
 
 
-def _refuse(reply: Struct, error: PenstockError) -> None:
-    reply.error_code = INVALID_REQUIRED_ACKS if isinstance(error, _InvalidAcks) else error_code(error)
+def _refuse(reply: Struct, error: PenstockError, version: int) -> None:
+    reply.error_code = _error_code(error, version)
     reply.error_message = str(error)
+
+
+def _error_code(error: PenstockError, version: int) -> int:
+    match error:
+        case _InvalidAcks():
+            return INVALID_REQUIRED_ACKS
+        case _TransactionNotAllowed():
+            return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        case ProducerFenced():  # which a produce reply has no word for: its coordinator will say it
+            return INVALID_PRODUCER_EPOCH
+        case ConcurrentTransactions() if version < IMPLICIT_FROM:  # older clients try again on this code only
+            return NOT_ENOUGH_REPLICAS
+    return error_code(error)
