@@ -18,6 +18,16 @@ class SettingView(NamedTuple):
     server: bool  # a default of this server's settings
 
 
+class ActiveProducer(NamedTuple):
+    """A producer that a partition remembers."""
+
+    producer_id: int
+    epoch: int
+    last_sequence: int  # -1 when not known
+    seen_ms: int
+    transaction_start: int  # first offset of the transaction that it has open here, or -1
+
+
 class Observer:
     def __init__(self, topics: Topics, authorizer: Authorizer) -> None:
         self._topics = topics
@@ -47,6 +57,22 @@ class Observer:
     async def newest(self, principal: Principal, name: str, index: int) -> Found | None:
         """The record with the largest timestamp."""
         return await (await self.partition(principal, name, index)).find_newest()
+
+    async def producers(self, principal: Principal, name: str, index: int) -> list[ActiveProducer]:
+        """Who writes to a partition with an identity of its own, and which transactions are open there."""
+        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, name)
+        partition = await self._topics.open(self._topics.get(check_topic_name(name)), index)
+        opened = partition.transactions.open
+        return [
+            ActiveProducer(
+                producer_id,
+                producer.epoch,
+                producer.batches[-1].last_sequence if producer.batches else -1,
+                producer.seen_ms,
+                opened[producer_id].first_offset if producer_id in opened else -1,
+            )
+            for producer_id, producer in partition.producers.active().items()
+        ]
 
     def settings(self, principal: Principal, name: str) -> list[SettingView]:
         """Every setting of a topic with the value in force and where it comes from."""
