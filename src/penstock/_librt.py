@@ -70,3 +70,11 @@ def read_i32_le(b: bytes, index: int, /) -> int:
 
 def read_i64_le(b: bytes, index: int, /) -> int:
     return int(_I64_LE.unpack_from(b, index)[0])
+
+
+def write_i32_le(b: BytesWriter, n: int, /) -> None:
+    b.write(_I32_LE.pack(n))
+
+
+def write_i64_le(b: BytesWriter, n: int, /) -> None:
+    b.write(_I64_LE.pack(n))
