@@ -1,9 +1,24 @@
-"""A proof: what was counted and summed on both sides of an audit, and every kind of difference with samples."""
+"""A proof: what was counted and summed on both sides of an audit, and every kind of difference with samples.
 
-from dataclasses import dataclass, field
-from typing import Any
+The verdict is made of the differences alone; the counts and digests are there to be believed, and to be kept.
+"""
 
-from rich.console import RenderableType
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+# Every kind of difference, and what it means.
+KINDS: Final = {
+    "lost": "in the topic, not in the target",
+    "doubled": "in the target more often than in the topic",
+    "foreign": "in the target, and never a record of the topic",
+    "changed": "at the same place, with another content",
+    "out of order": "behind a record that it should come before",
+}
+SHOWN_PARTITIONS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -14,6 +29,10 @@ class Side:
     first_offset: int  # -1: none
     last_offset: int
     digest: str  # a sum of the records' hashes, whatever their order
+    order_digest: str = ""  # the same with each record's place; empty: the order was looked at otherwise
+
+
+NOTHING: Final = Side(0, -1, -1, "0" * 32)
 
 
 @dataclass(frozen=True)
@@ -27,12 +46,14 @@ class PartitionProof:
 
     @property
     def holds(self) -> bool:
-        return self.source.records == self.target.records and self.source.digest == self.target.digest
+        """Records, their contents and (where the order has a digest) their order are the same on both sides."""
+        mine, other = self.source, self.target
+        return (mine.records, mine.digest, mine.order_digest) == (other.records, other.digest, other.order_digest)
 
 
 @dataclass(frozen=True)
 class Difference:
-    kind: str  # lost, doubled, foreign, changed, out of order
+    kind: str  # one of KINDS
     partition: int
     offset: int  # in the source; in the target where the source has no such record
     detail: str
@@ -58,10 +79,69 @@ class Proof:
 
     @property
     def holds(self) -> bool:
-        return not (self.lost or self.doubled or self.foreign or self.changed or self.out_of_order)
+        return not any(count for _, count in self.found())
+
+    def found(self) -> list[tuple[str, int]]:
+        """Every kind of difference and how many there are."""
+        counts = (self.lost, self.doubled, self.foreign, self.changed, self.out_of_order)
+        return list(zip(KINDS, counts, strict=True))
+
+    def verdict(self) -> str:
+        if self.holds:
+            records = sum(partition.source.records for partition in self.partitions)
+            told = [f"{self.behind:,} not there yet"] * bool(self.behind)
+            told += [f"{self.quarantined:,} in quarantine"] * bool(self.quarantined)
+            told += [f"{self.beyond_retention:,} that the topic no longer has"] * bool(self.beyond_retention)
+            return f"holds: {records:,} records, nothing lost, doubled or out of order" + "".join(
+                f"; {each}" for each in told
+            )
+        return "does not hold: " + ", ".join(f"{count:,} {kind}" for kind, count in self.found() if count)
 
     def as_dict(self) -> dict[str, Any]:
-        raise NotImplementedError
+        return {"holds": self.holds, "verdict": self.verdict(), **asdict(self)}
 
     def table(self) -> RenderableType:
-        raise NotImplementedError
+        shown = Table(
+            title=f"{self.source} and {self.target}\n{self.method}; compared: {', '.join(self.compared)}",
+            title_justify="left",
+        )
+        for name in (
+            "partition",
+            "log",
+            "no record",
+            "records",
+            "in target",
+            "offsets",
+            "digest",
+            "digest of target",
+            "",
+        ):
+            left = name in ("", "digest", "digest of target")
+            shown.add_column(name, justify="left" if left else "right", overflow="fold")
+        for each in self.partitions[:SHOWN_PARTITIONS]:
+            mine, other = each.source, each.target
+            shown.add_row(
+                "all" if each.partition < 0 else str(each.partition),
+                f"{each.start:,} to {each.end:,}",
+                f"{each.unused:,}",
+                f"{mine.records:,}",
+                f"{other.records:,}",
+                f"{mine.first_offset:,} to {mine.last_offset:,}" if mine.records else "none",
+                mine.digest,
+                other.digest,
+                Text("=", style="green") if each.holds else Text("≠", style="red"),
+            )
+        parts: list[RenderableType] = [shown]
+        if len(self.partitions) > SHOWN_PARTITIONS:
+            parts.append(Text(f"and {len(self.partitions) - SHOWN_PARTITIONS} more partitions"))
+        if self.differences:
+            samples = Table(title="Differences (samples)", title_justify="left")
+            for name in ("kind", "partition", "offset", "detail"):
+                samples.add_column(name, overflow="fold")
+            for difference in self.differences:
+                samples.add_row(
+                    difference.kind, str(difference.partition), str(difference.offset), Text(difference.detail)
+                )
+            parts.append(samples)
+        parts.append(Text(self.verdict(), style="bold green" if self.holds else "bold red"))
+        return Group(*parts)
