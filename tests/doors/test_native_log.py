@@ -264,13 +264,13 @@ async def test_a_client_that_goes_leaves_no_fetch_behind(start_server: StartServ
 
 async def test_where_a_partition_begins_and_ends(native: NativeWire, topic: str) -> None:
     await native.create(topic)
-    assert await native.ask(ListOffsets(topic, 0), Offsets) == Offsets(0, 0)
+    assert await native.ask(ListOffsets(topic, 0), Offsets) == Offsets(0, 0, stable=0)
     now_ms = time.time_ns() // 1_000_000
     timed = [Record(number, now_ms + 1000 * number, None, b"x") for number in range(5)]
     await native.ask(Publish(-1, [Batch(topic, 0, bytes(encode_batch(timed)))]), Published)
-    assert await native.ask(ListOffsets(topic, 0), Offsets) == Offsets(0, 5)
-    assert await native.ask(ListOffsets(topic, 0, now_ms + 1500), Offsets) == Offsets(0, 5, 2)
-    assert await native.ask(ListOffsets(topic, 0, now_ms + 999_999), Offsets) == Offsets(0, 5, 5)
+    assert await native.ask(ListOffsets(topic, 0), Offsets) == Offsets(0, 5, stable=5)
+    assert await native.ask(ListOffsets(topic, 0, now_ms + 1500), Offsets) == Offsets(0, 5, 2, 5)
+    assert await native.ask(ListOffsets(topic, 0, now_ms + 999_999), Offsets) == Offsets(0, 5, 5, 5)
     assert (await native.refused(ListOffsets(topic, 7))).code == "unknown-partition"
 
 

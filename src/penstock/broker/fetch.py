@@ -1,15 +1,18 @@
 """Fetching: reading partitions side by side, and waiting for what is not there yet.
 
 An Interest is what one reader wants: partitions with an offset and a limit each. It knows which of them may have
-something new, so a poll costs as much as there is news, not as much as there are partitions.
+something new, so a poll costs as much as there is news, not as much as there are partitions. What is written in a
+transaction is no news, and wakes nobody who asked for what is stable or committed, until the transaction has ended.
 """
 
 import asyncio
-from collections.abc import Hashable, Iterable
+import enum
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from penstock.log.partition import Partition
 from penstock.log.topics import Topics
+from penstock.log.transactions import Aborted
 from penstock.model.errors import PenstockError
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
@@ -20,11 +23,20 @@ from penstock.storage.engine import Slice
 MAX_POLL_BYTES = 4 << 20
 
 
+class Isolation(enum.Enum):
+    """What a reader makes of transactions."""
+
+    NONE = "none"  # everything that is durable
+    STABLE = "stable"  # up to the first open one; the reader itself leaves out those that it is told were aborted
+    COMMITTED = "committed"  # what is committed and nothing else
+
+
 @dataclass(slots=True)
 class Want:
     """One partition of an interest. `key` is the reader's own name for it.
 
     What its door refuses stays wanted, for the reader believes so, and every read says again why it gets nothing.
+    A read that finds nothing committed moves `offset` past what it looked at.
     """
 
     key: Hashable
@@ -38,18 +50,20 @@ class Want:
 
 @dataclass(slots=True)
 class Got:
-    """What a poll found for one want: a slice, or an error."""
+    """What a poll found for one want: a slice and, for a stable reader, what of it was aborted; or an error."""
 
     want: Want
     partition: Partition | None = None
     found: Slice | None = None
     error: PenstockError | None = None
+    aborted: Sequence[Aborted] = ()
 
 
 @dataclass(slots=True, eq=False)
 class Interest:
     """What one reader wants, and which of it may have news. Close it when the reader is gone."""
 
+    isolation: Isolation = Isolation.COMMITTED
     wants: dict[Hashable, Want] = field(default_factory=dict)
     _news: dict[Hashable, None] = field(default_factory=dict)
     _watching: dict[Partition, list[Hashable]] = field(default_factory=dict)
@@ -57,6 +71,14 @@ class Interest:
     _needed_bytes: int = 0
     _closed: bool = False
     _arrived: asyncio.Future[None] | None = None
+
+    def isolate(self, isolation: Isolation) -> None:
+        """Read so from now on."""
+        if isolation is not self.isolation:
+            self.isolation = isolation
+            self._news.update(dict.fromkeys(self.wants))
+            for partition in self._watching:
+                partition.watch(self._on_news, stable=isolation is not Isolation.NONE)
 
     def add(self, want: Want) -> None:
         """Want this from now on; replaces an older want of the same key."""
@@ -83,7 +105,7 @@ class Interest:
         keys = self._watching.get(partition)
         if keys is None:
             self._watching[partition] = [want.key]
-            partition.watch(self._on_news)
+            partition.watch(self._on_news, stable=self.isolation is not Isolation.NONE)
         elif want.key not in keys:
             keys.append(want.key)
 
@@ -187,6 +209,7 @@ class Fetcher:
                 interest.put_back(want)
                 raise
             if got.found is not None and not got.found.size_bytes:
+                want.offset = got.found.next_offset
                 continue
             interest.put_back(want)
             results.append(got)
@@ -200,10 +223,17 @@ class Fetcher:
         partition = met.partition
         if partition is None:
             return met
+        max_bytes = min(want.max_bytes, left_bytes)
         try:
-            found = await partition.read(want.offset, min(want.max_bytes, left_bytes))
+            if interest.isolation is Isolation.COMMITTED:
+                return Got(want, partition, await partition.read_committed(want.offset, max_bytes))
+            stable = interest.isolation is Isolation.STABLE
+            found = await partition.read(want.offset, max_bytes, stable=stable)
         except PenstockError as error:
             return Got(want, partition, error=error)
+        if found.buffers and stable and partition.transactions.touch(want.offset, found.next_offset):
+            aborted = partition.transactions.aborted_within(want.offset, found.next_offset)
+            return Got(want, partition, found, aborted=aborted)
         return Got(want, partition, found)
 
     async def meet(self, principal: Principal, interest: Interest, want: Want) -> Got:

@@ -50,13 +50,15 @@ class Observer:
     async def partition(self, principal: Principal, name: str, index: int) -> Partition:
         return await self._topics.open(self.topic(principal, name), index)
 
-    async def offset_at(self, principal: Principal, name: str, index: int, timestamp_ms: int) -> Found | None:
+    async def offset_at(
+        self, principal: Principal, name: str, index: int, timestamp_ms: int, *, committed: bool = True
+    ) -> Found | None:
         """The first record at or after this time."""
-        return await (await self.partition(principal, name, index)).find_time(timestamp_ms)
+        return await (await self.partition(principal, name, index)).find_time(timestamp_ms, committed=committed)
 
-    async def newest(self, principal: Principal, name: str, index: int) -> Found | None:
+    async def newest(self, principal: Principal, name: str, index: int, *, committed: bool = True) -> Found | None:
         """The record with the largest timestamp."""
-        return await (await self.partition(principal, name, index)).find_newest()
+        return await (await self.partition(principal, name, index)).find_newest(committed=committed)
 
     async def producers(self, principal: Principal, name: str, index: int) -> list[ActiveProducer]:
         """Who writes to a partition with an identity of its own, and which transactions are open there."""

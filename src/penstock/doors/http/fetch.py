@@ -101,7 +101,8 @@ async def fetch(call: Call) -> Reply:
 
 async def _fetch_batches(call: Call, name: str, index: int, offset: int, query: FetchQuery) -> Reply:
     fetcher, interest = call.broker.fetcher, Interest()
-    interest.add(Want(0, name, index, offset, query.max_bytes))
+    want = Want(0, name, index, offset, query.max_bytes)
+    interest.add(want)
     try:
         results = await fetcher.read(call.principal, interest, query.max_bytes)
         if not results and query.wait_ms:
@@ -109,7 +110,7 @@ async def _fetch_batches(call: Call, name: str, index: int, offset: int, query: 
             results = await fetcher.read(call.principal, interest, query.max_bytes)
     finally:
         interest.close()
-    body, next_offset = b"", offset
+    body, next_offset = b"", want.offset
     for got in results:
         if got.error is not None:
             raise got.error

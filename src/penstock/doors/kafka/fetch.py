@@ -1,9 +1,13 @@
-"""Fetch: stored batches leave as they are. A thin answer waits for more, apart from the connection's other requests."""
+"""Fetch: stored batches leave as they are. A thin answer waits for more, apart from the connection's other requests.
+
+At read_committed a client gets what lies before the first open transaction and, in the order of their first offsets,
+which transactions in it were aborted: it leaves those out itself, by the markers that it finds.
+"""
 
 from collections.abc import Awaitable
 from types import SimpleNamespace as Struct
 
-from penstock.broker.fetch import Got, Interest, Want, size_bytes
+from penstock.broker.fetch import Got, Interest, Isolation, Want, size_bytes
 from penstock.doors.kafka.api import Call, Reply, handles
 from penstock.doors.kafka.errors import error_code
 from penstock.doors.kafka.offsets import check_leader_epoch
@@ -59,6 +63,7 @@ def _session(call: Call) -> FetchSession | None:
 
 def _update(call: Call, interest: Interest) -> None:
     """Take the request's partitions into the interest, and those out that it forgets."""
+    interest.isolate(Isolation.STABLE if call.body.isolation_level == READ_COMMITTED else Isolation.NONE)
     by_id = call.version >= TOPIC_IDS_FROM
     for topic in call.body.topics:
         name = _name(call, topic, by_id)
@@ -95,10 +100,10 @@ async def _finish(call: Call, session: FetchSession | None, interest: Interest, 
     if session is None:
         interest.close()
     by_id = call.version >= TOPIC_IDS_FROM
-    aborted: list[Struct] | None = [] if call.body.isolation_level == READ_COMMITTED else None
+    committed = call.body.isolation_level == READ_COMMITTED
     topics: dict[object, list[Struct]] = {}  # each once: there are clients that keep only the last of a name
     for got in results:
-        topics.setdefault(_topic_of(got), []).append(_partition(got, aborted))
+        topics.setdefault(_topic_of(got), []).append(_partition(got, committed))
     return Struct(
         error_code=0,
         session_id=session.id if session else NO_SESSION,
@@ -125,12 +130,15 @@ def _topic_of(got: Got) -> object:
     return key[0]
 
 
-def _partition(got: Got, aborted: list[Struct] | None) -> Struct:
-    reply = Struct(
-        partition_index=got.want.index, error_code=0, high_watermark=-1, records=b"", aborted_transactions=aborted
+def _partition(got: Got, committed: bool) -> Struct:
+    reply = Struct(partition_index=got.want.index, error_code=0, high_watermark=-1, records=b"")
+    reply.aborted_transactions = (
+        [Struct(producer_id=each.producer_id, first_offset=each.first_offset) for each in got.aborted]
+        if committed
+        else None
     )
     if got.partition is not None:
-        reply.high_watermark = reply.last_stable_offset = got.partition.durable_end
+        reply.high_watermark, reply.last_stable_offset = got.partition.durable_end, got.partition.stable_end
         reply.log_start_offset = got.partition.start_offset
     if got.error is not None:
         reply.error_code = error_code(got.error)

@@ -16,6 +16,7 @@ LATEST_TIERED = -5
 EARLIEST_PENDING_UPLOAD = -6
 
 LEADER_EPOCH = 0
+READ_COMMITTED = 1
 
 
 @handles(ApiKey.LIST_OFFSETS, 1, 11)
@@ -43,13 +44,14 @@ async def _list(call: Call, name: str, asked: Struct) -> Struct:
 
 async def _find(call: Call, name: str, index: int, timestamp: int) -> Found | None:
     observer = call.broker.observer
+    committed = call.version >= 2 and call.body.isolation_level == READ_COMMITTED
     if timestamp == MAX_TIMESTAMP and call.version >= 7:
-        return await observer.newest(call.principal, name, index)
+        return await observer.newest(call.principal, name, index, committed=committed)
     if timestamp >= 0:
-        return await observer.offset_at(call.principal, name, index, timestamp)
+        return await observer.offset_at(call.principal, name, index, timestamp, committed=committed)
     partition = await observer.partition(call.principal, name, index)
     if timestamp == LATEST:
-        return Found(partition.durable_end, -1)
+        return Found(partition.stable_end if committed else partition.durable_end, -1)
     if timestamp == EARLIEST or (timestamp == EARLIEST_LOCAL and call.version >= 8):
         return Found(partition.start_offset, -1)
     if (timestamp == LATEST_TIERED and call.version >= 9) or (

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.broker.coordinate import Commit as OffsetToKeep
 from penstock.broker.coordinate import OffsetCommit, OffsetFact, TopicPartition
-from penstock.broker.fetch import Got, Interest, Want
+from penstock.broker.fetch import Got, Interest, Isolation, Want
 from penstock.doors.line.binary_api import LATER, Call, handles
 from penstock.model.errors import InvalidRequest, PenstockError, UnknownPartition
 from penstock.wire.native.framing import encode_fetched
@@ -29,8 +29,8 @@ async def _offsets(call: Call, request: ListOffsets) -> Message:
     found_at = -1
     if request.timestamp_ms is not None:
         found = await observer.offset_at(call.principal, request.topic, request.partition, request.timestamp_ms)
-        found_at = partition.durable_end if found is None else found.offset
-    return Offsets(partition.start_offset, partition.durable_end, found_at)
+        found_at = partition.stable_end if found is None else found.offset
+    return Offsets(partition.start_offset, partition.durable_end, found_at, partition.stable_end)
 
 
 # -- fetching -----------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ async def fetch(call: Call, request: Fetch) -> Coroutine[Any, Any, object]:
 
 
 async def _fetch(call: Call, request: Fetch) -> object:
-    interest = Interest()
+    interest = Interest(Isolation.COMMITTED if request.committed else Isolation.NONE)
     want = Want(_WANTED, request.topic, request.partition, request.offset, request.max_bytes)
     interest.add(want)
     try:
