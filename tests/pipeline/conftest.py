@@ -17,6 +17,7 @@ from penstock.pipeline.session import spark_session
 
 HERE = Path(__file__).parent
 CLASS_ARCHIVE = HERE.parents[1] / ".make" / "spark-classes.jsa"
+CONNECTOR_JARS = HERE.parents[1] / ".make" / "jars-spark-kafka"  # Spark's own Kafka connector
 STOP_WITHIN_S = 30.0
 
 
@@ -38,6 +39,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.local.dir": str(home / "local"),
             "spark.sql.warehouse.dir": str(home / "warehouse"),
             "spark.driver.memory": "1g",
+            "spark.jars": ",".join(str(jar) for jar in sorted(CONNECTOR_JARS.glob("*.jar"))),
             "spark.log.level": "ERROR",  # a failed task is a test's business, and told there
         },
     )
