@@ -1,12 +1,16 @@
 """Compaction: the newest record of every key survives, in its place, with its offset.
 
-    |<------ clean ------>|<------------ dirty ----------->|<- open span ->|
-    start             cleaned_end                     closed end          end
+    |<------ clean ------>|<------------ dirty ----------->|<- open span, or open transactions ->|
+    start             cleaned_end                     closed end                                end
 
 One pass reads the dirty part and notes for each key the offset of its newest record (a digest per key, at most
 MAX_KEYS of them; what does not fit waits for the next pass). Then every span before that point is rewritten without
-the records that a newer one replaces. A batch that keeps all its records keeps its bytes. Transaction markers stay,
-and so does the batch that ends the log: a reader at the end must find the end.
+the records that a newer one replaces. A batch that keeps all its records keeps its bytes. The batch that ends the log
+stays: a reader at the end must find the end.
+
+What was aborted replaces nothing, and goes. Nothing from the first open transaction on is touched. A marker stays while
+a record of its transaction is left before it: who rebuilds the transactions from the log must find how that one ended.
+Then it is kept, like a tombstone, for as long as a reader may need that began before.
 
 Tombstones (no value) are kept for `delete.retention.ms` so that every reader can see them: the first pass that meets
 one stamps its batch with the time it may go (attribute bit 6, the base timestamp holds the horizon, as in Kafka).
@@ -20,6 +24,7 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from hashlib import blake2b
 
+from penstock.log.committed import AbortedBatches
 from penstock.log.partition import Partition
 from penstock.model.batch import BatchHeader, decode_batch, encode_batch, walk
 from penstock.model.errors import CorruptBatch
@@ -32,14 +37,13 @@ MAX_KEYS = 200_000
 KEY_DIGEST_BYTES = 16
 READ_BYTES = 1 << 20
 SLICE_BYTES = 64 << 10
-DELETE_HORIZON_FLAG = 0x40
-TIMESTAMP_TYPE_FLAG = 0x08
+TIMESTAMP_TYPE_FLAG, TRANSACTIONAL_FLAG, CONTROL_FLAG, DELETE_HORIZON_FLAG = 0x08, 0x10, 0x20, 0x40
 
 
 def wants_compaction(spans: Sequence[Span], partition: Partition, now_ms: int) -> bool:
     """Whether enough closed bytes were never compacted, or some have waited for too long."""
     settings = partition.settings
-    closed = _compactable(spans, settings.min_compaction_lag_ms, now_ms)
+    closed = _compactable(spans, partition, now_ms)
     dirty = [span for span in closed if span.end_offset > partition.cleaned_end]
     if not dirty:
         return False
@@ -49,10 +53,11 @@ def wants_compaction(spans: Sequence[Span], partition: Partition, now_ms: int) -
     return sum(span.size_bytes for span in dirty) >= settings.min_cleanable_dirty_ratio * total_bytes
 
 
-def _compactable(spans: Sequence[Span], min_lag_ms: int, now_ms: int) -> list[Span]:
+def _compactable(spans: Sequence[Span], partition: Partition, now_ms: int) -> list[Span]:
+    min_lag_ms = partition.settings.min_compaction_lag_ms
     closed: list[Span] = []
     for span in spans:
-        if not span.closed or span.max_timestamp_ms + min_lag_ms > now_ms:
+        if not span.closed or span.end_offset > partition.stable_end or span.max_timestamp_ms + min_lag_ms > now_ms:
             break
         closed.append(span)
     return closed
@@ -60,20 +65,28 @@ def _compactable(spans: Sequence[Span], min_lag_ms: int, now_ms: int) -> list[Sp
 
 async def compact(partition: Partition, now_ms: int) -> None:
     """One pass over everything that may be compacted now."""
-    spans = _compactable(partition.spans(), partition.settings.min_compaction_lag_ms, now_ms)
+    spans = _compactable(partition.spans(), partition, now_ms)
     if not spans:
         return
-    newest, mapped_end = await _newest_offsets(partition, max(partition.cleaned_end, spans[0].base_offset), spans)
-    for group in _groups([s for s in spans if s.base_offset < mapped_end], partition.settings.spec.segment_bytes):
-        chunks = _surviving(partition, group[0].base_offset, group[-1].end_offset, newest, now_ms)
+    aborted = AbortedBatches(partition.transactions.aborted_within(spans[0].base_offset, spans[-1].end_offset))
+    start = max(partition.cleaned_end, spans[0].base_offset)
+    newest, mapped_end = await _newest_offsets(partition, start, spans, aborted)
+    rewritten = [span for span in spans if span.base_offset < mapped_end]
+    sieve = _Sieve(newest, aborted, now_ms, partition.settings.delete_retention_ms)
+    for group in _groups(rewritten, partition.settings.spec.segment_bytes):
+        chunks = _surviving(partition, group[0].base_offset, group[-1].end_offset, sieve)
         await partition.engine.rewrite(partition.stream, group[0].base_offset, group[-1].end_offset, chunks)
     partition.cleaned_end = max(partition.cleaned_end, mapped_end)
+    if rewritten:
+        partition.transactions.prune(rewritten[-1].end_offset)
 
 
-async def _newest_offsets(partition: Partition, start: int, spans: Sequence[Span]) -> tuple[dict[bytes, int], int]:
+async def _newest_offsets(
+    partition: Partition, start: int, spans: Sequence[Span], aborted: AbortedBatches
+) -> tuple[dict[bytes, int], int]:
     newest: dict[bytes, int] = {}
     async for header, batch in _batches(partition, start, spans[-1].end_offset):
-        if not header.is_control:
+        if not header.is_control and header not in aborted:
             if len(newest) + header.record_count > MAX_KEYS and newest:
                 return newest, header.base_offset
             for record in _opened(batch):
@@ -95,43 +108,69 @@ def _groups(spans: Sequence[Span], max_bytes: int) -> list[list[Span]]:
     return groups
 
 
-async def _surviving(
-    partition: Partition, start: int, end: int, newest: dict[bytes, int], now_ms: int
-) -> AsyncIterator[Chunk]:
-    horizon_ms = now_ms + partition.settings.delete_retention_ms
+async def _surviving(partition: Partition, start: int, end: int, sieve: "_Sieve") -> AsyncIterator[Chunk]:
     async for header, batch in _batches(partition, start, end):
-        data: memoryview | bytearray | None = batch
-        if not header.is_control and header.end_offset < partition.end_offset:
-            data = _filtered(header, batch, newest, now_ms, horizon_ms)
+        data = sieve.sift(header, batch, is_last=header.end_offset >= partition.end_offset)
         if data is not None:
             yield Chunk(data, header.base_offset, header.end_offset, header.max_timestamp_ms)
 
 
-def _filtered(
-    header: BatchHeader, batch: memoryview, newest: dict[bytes, int], now_ms: int, horizon_ms: int
-) -> memoryview | bytearray | None:
-    records = _opened(batch)
-    if not records:
-        return batch
-    tombstones_due = header.has_delete_horizon and header.base_timestamp_ms <= now_ms
-    kept = [r for r in records if _survives(r, newest, tombstones_due)]
-    if not kept:
-        return None
-    stamp_horizon = not header.has_delete_horizon and any(r.value is None for r in kept)
-    if len(kept) == len(records) and not stamp_horizon:
-        return batch
-    flags = header.attributes & TIMESTAMP_TYPE_FLAG
-    base_timestamp_ms = None
-    if stamp_horizon or (header.has_delete_horizon and any(r.value is None for r in kept)):
-        flags |= DELETE_HORIZON_FLAG
-        base_timestamp_ms = horizon_ms if stamp_horizon else header.base_timestamp_ms
+class _Sieve:
+    """What survives of each batch. One pass shows it all batches before a point, in order."""
+
+    def __init__(self, newest: dict[bytes, int], aborted: AbortedBatches, now_ms: int, retention_ms: int) -> None:
+        self._newest = newest
+        self._aborted = aborted
+        self._now_ms = now_ms
+        self._horizon_ms = now_ms + retention_ms
+        self._left: set[int] = set()  # producers of whose running transaction something was left; MAX_OPEN of them
+
+    def sift(self, header: BatchHeader, batch: memoryview, is_last: bool) -> memoryview | bytearray | None:
+        if header.is_control:
+            return self._marker(header, batch, is_last)
+        if header in self._aborted:
+            return None
+        data = batch if is_last else self._filtered(header, batch)
+        if data is not None and header.is_transactional:
+            self._left.add(header.producer_id)
+        return data
+
+    def _marker(self, header: BatchHeader, batch: memoryview, is_last: bool) -> memoryview | bytearray | None:
+        if is_last or header.producer_id in self._left:
+            self._left.discard(header.producer_id)
+            return batch
+        if header.has_delete_horizon:
+            return None if header.base_timestamp_ms <= self._now_ms else batch
+        records = _opened(batch)
+        return _rewritten(header, records, DELETE_HORIZON_FLAG | CONTROL_FLAG, self._horizon_ms) if records else batch
+
+    def _filtered(self, header: BatchHeader, batch: memoryview) -> memoryview | bytearray | None:
+        records = _opened(batch)
+        if not records:
+            return batch
+        tombstones_due = header.has_delete_horizon and header.base_timestamp_ms <= self._now_ms
+        kept = [r for r in records if _survives(r, self._newest, tombstones_due)]
+        if not kept:
+            return None
+        has_tombstone = any(r.value is None for r in kept)
+        stamp_horizon = has_tombstone and not header.has_delete_horizon
+        if len(kept) == len(records) and not stamp_horizon:
+            return batch
+        if not has_tombstone:
+            return _rewritten(header, kept, 0, None)
+        horizon_ms = self._horizon_ms if stamp_horizon else header.base_timestamp_ms
+        return _rewritten(header, kept, DELETE_HORIZON_FLAG, horizon_ms)
+
+
+def _rewritten(header: BatchHeader, records: list[Record], flags: int, base_timestamp_ms: int | None) -> bytearray:
     return encode_batch(
-        kept,
+        records,
         base_offset=header.base_offset,
         last_offset_delta=header.last_offset_delta,
         base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=header.max_timestamp_ms if header.is_control else None,
         compression=header.compression,
-        attributes=flags | (header.attributes & 0x10),
+        attributes=flags | (header.attributes & (TIMESTAMP_TYPE_FLAG | TRANSACTIONAL_FLAG)),
         producer_id=header.producer_id,
         producer_epoch=header.producer_epoch,
         base_sequence=header.base_sequence,

@@ -101,7 +101,13 @@ class Housekeeper:
         if self._should_roll(partition, now_ms):
             await partition.engine.roll(partition.stream)
         start = retention.new_start(
-            partition.spans(), settings, partition.start_offset, now_ms, partition.aged_end, partition.settled_end
+            partition.spans(),
+            settings,
+            partition.start_offset,
+            now_ms,
+            partition.aged_end,
+            partition.settled_end,
+            partition.stable_end,
         )
         if start > partition.start_offset:
             _log.info("%s now starts at %d, was %d", partition.stream, start, partition.start_offset)

@@ -39,14 +39,17 @@ def new_start(
     now_ms: int,
     aged_end: int,
     settled_end: int | None = None,
+    stable_end: int | None = None,
 ) -> int:
-    """Where the partition may begin now. Only closed spans go, oldest first."""
+    """Where the partition may begin now. Only closed spans go, oldest first, and none with an open transaction."""
     start = start_offset
     bounded = settings.deleted and settings.retention_bytes >= 0
     excess_bytes = sum(span.size_bytes for span in spans) - settings.retention_bytes
     for span in spans:
         oversize = bounded and excess_bytes >= span.size_bytes
         settled = settings.settled and settled_end is not None and span.end_offset <= settled_end
+        if stable_end is not None and span.end_offset > stable_end:
+            break
         if not span.closed or not (oversize or settled or is_expired(span, settings, now_ms, aged_end)):
             break
         excess_bytes -= span.size_bytes
