@@ -21,9 +21,8 @@ def orders(server: Server, topic: str) -> str:
         client.create_topic(topic, partitions=3)
     producer = confluent_kafka.Producer({"bootstrap.servers": server.kafka})
     for number in range(COUNT):
-        producer.produce(
-            topic, f"order {number}", f"{number % 7}", headers={"source": "test"}, timestamp=1_000 + number
-        )
+        value, key = f"order {number}", str(number % 7)
+        producer.produce(topic, value, key, number % 3, headers={"source": "test"}, timestamp=1_000 + number)
     assert producer.flush(30) == 0
     return topic
 
