@@ -22,6 +22,7 @@ from penstock.broker.publish import Publisher
 from penstock.broker.queues import Queues
 from penstock.broker.read import Readers
 from penstock.broker.route import Routers
+from penstock.broker.transact import Transactions, TransactionSettings
 from penstock.config import Settings
 from penstock.doors.door import Door
 from penstock.doors.http.door import HttpDoor
@@ -31,6 +32,7 @@ from penstock.doors.line.door import LineDoor
 from penstock.doors.udp.door import UdpDoor
 from penstock.log.housekeeper import Housekeeper
 from penstock.log.identities import Identities
+from penstock.log.partition import Partition
 from penstock.log.settings import check_setting
 from penstock.log.topics import Engines, Topics
 from penstock.logs import configure_logs
@@ -48,6 +50,7 @@ GROUPS_LEDGER = f"{INTERNAL_PREFIX}groups"
 QUEUES_LEDGER = f"{INTERNAL_PREFIX}queues"
 ROUTERS_LEDGER = f"{INTERNAL_PREFIX}routers"
 IDENTITIES_LEDGER = f"{INTERNAL_PREFIX}identities"
+TRANSACTIONS_LEDGER = f"{INTERNAL_PREFIX}transactions"
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -68,6 +71,7 @@ class Server:
     doors: list[Door] = field(default_factory=list)
     _topics: Topics | None = None
     _housekeeper: Housekeeper | None = None
+    _transactions: Transactions | None = None
     _broker: Broker | None = None
 
     async def start(self) -> None:
@@ -99,7 +103,7 @@ class Server:
             defaults=self._topic_defaults(),
             max_topics=settings.max_topics,
             max_partitions=settings.max_partitions,
-            opened=housekeeper.adopt,
+            opened=self._adopt,
         )
         await topics.start()
         identities = Identities(await topics.open_ledger(IDENTITIES_LEDGER))
@@ -110,7 +114,17 @@ class Server:
         )
         await coordinator.start()
         await coordinator.keep_only_topics(topics.by_name)
-        publisher = Publisher(topics, authorizer)
+        transactions = self._transactions = Transactions(
+            await topics.open_ledger(TRANSACTIONS_LEDGER),
+            topics,
+            self.clock,
+            identities,
+            coordinator,
+            self._transaction_settings(),
+            authorizer,
+        )
+        await transactions.start()
+        publisher = Publisher(topics, authorizer, transactions)
         administrator = Administrator(
             topics,
             authorizer,
@@ -143,6 +157,7 @@ class Server:
             observer=Observer(topics, authorizer),
             administrator=administrator,
             coordinator=coordinator,
+            transactions=transactions,
             gatherer=gatherer,
             readers=Readers(topics, authorizer),
             queues=queues,
@@ -152,9 +167,17 @@ class Server:
             about=self._about(),
         )
 
+    def _adopt(self, partition: Partition) -> None:
+        """A partition was opened, or altered."""
+        assert self._housekeeper is not None
+        self._housekeeper.adopt(partition)
+        if self._transactions is not None:
+            self._transactions.adopt(partition)
+
     async def _forget_topic(self, name: str) -> None:
         """A topic was deleted: so is all that is kept elsewhere about it."""
         assert self._broker is not None
+        self._broker.transactions.forget_topic(name)
         await self._broker.coordinator.forget_topic(name)
         await self._broker.routers.forget_topic(name)
         await self._broker.queues.forget_topic(name)
@@ -179,6 +202,16 @@ class Server:
             offsets_retention_ms=settings.offsets_retention_minutes * 60_000,
         )
 
+    def _transaction_settings(self) -> TransactionSettings:
+        settings = self.settings
+        return TransactionSettings(
+            max_timeout_ms=settings.transaction_max_timeout_ms,
+            id_expiration_ms=settings.transactional_id_expiration_ms,
+            max_ids=settings.max_transactional_ids,
+            max_steps=settings.max_steps,
+            step_max_timeout_ms=settings.step_max_timeout_ms,
+        )
+
     def _about(self) -> dict[str, str]:
         settings = self.settings
         return {
@@ -192,6 +225,8 @@ class Server:
             "num.partitions": str(settings.default_partitions),
             "offsets.retention.minutes": str(settings.offsets_retention_minutes),
             "socket.request.max.bytes": str(settings.max_request_bytes),
+            "transaction.max.timeout.ms": str(settings.transaction_max_timeout_ms),
+            "transactional.id.expiration.ms": str(settings.transactional_id_expiration_ms),
         }
 
     def _make_doors(self, broker: Broker) -> list[Door]:
@@ -242,6 +277,7 @@ class Server:
         """Answer what is under way, then leave everything durable and the data marked as cleanly closed."""
         if self._broker is not None:
             self._broker.coordinator.release()
+            self._broker.transactions.release()
             self._broker.fetcher.release()
             self._broker.readers.release()
             self._broker.queues.release()
@@ -250,6 +286,7 @@ class Server:
         if self._broker is not None:
             await self._broker.routers.stop()
             await self._broker.queues.stop()
+            await self._broker.transactions.stop()
             await self._broker.coordinator.stop()
         if self._housekeeper is not None:
             await self._housekeeper.stop()

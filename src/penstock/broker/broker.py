@@ -13,6 +13,7 @@ from penstock.broker.publish import Publisher
 from penstock.broker.queues import Queues
 from penstock.broker.read import Readers
 from penstock.broker.route import Routers
+from penstock.broker.transact import Transactions
 from penstock.log.identities import Identities
 from penstock.log.topics import Topics
 from penstock.model.clock import Clock
@@ -30,6 +31,7 @@ class Broker:
     observer: Observer
     administrator: Administrator
     coordinator: Coordinator
+    transactions: Transactions
     gatherer: Gatherer
     readers: Readers
     queues: Queues

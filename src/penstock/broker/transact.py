@@ -1,15 +1,22 @@
 """The verbs of transactions and named steps: the shell around their machines.
 
 Each verb is a plain call: it asks the machine at once, so calls take effect in the order they are made, and returns a
-future that resolves when the machine answers and everything it decided until then is durable.
+future that resolves when the machine answers and everything it decided until then is durable. A verb that needs a new
+producer id first is put in order when it has one.
 """
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 
-from penstock.broker.coordinate import Coordinator, OffsetCommit, Refusals
-from penstock.broker.hosting import Ledger
+from penstock.broker.coordinate import CLUSTER, Commit, Coordinator, OffsetCommit, Refusals
+from penstock.broker.hosting import Ledger, stopping
+from penstock.broker.transact_hosting import Owner, TransactionHost
+from penstock.delivery.decision import Decision
 from penstock.delivery.offsets import TopicPartition
+from penstock.delivery.step import Step
+from penstock.delivery.transaction import Transaction
 from penstock.delivery.transaction_events import (
     NO_EPOCH,
     NO_PRODUCER_ID,
@@ -26,8 +33,19 @@ from penstock.log.partition import Partition
 from penstock.log.topics import Topic, Topics
 from penstock.model.batch import BatchHeader
 from penstock.model.clock import Clock
-from penstock.model.errors import PenstockError
-from penstock.security.acl import Authorizer
+from penstock.model.errors import (
+    Conflict,
+    InvalidProducerEpoch,
+    InvalidProducerMapping,
+    InvalidRequest,
+    InvalidTransactionState,
+    NotAllowed,
+    PenstockError,
+    ProducerFenced,
+    UnknownPartition,
+    UnknownTransaction,
+)
+from penstock.security.acl import AllowAll, Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 
 __all__ = [
@@ -44,6 +62,12 @@ __all__ = [
 ]
 
 
+OFFSETS_LABEL = "offsets"  # of the writer that holds the groups' offsets of a step
+OFFSETS_TIMEOUT_MS = 60_000
+
+T = TypeVar("T")
+
+
 class Transactions:
     def __init__(
         self,
@@ -55,22 +79,30 @@ class Transactions:
         settings: TransactionSettings | None = None,
         authorizer: Authorizer | None = None,
     ) -> None:
-        raise NotImplementedError
+        self._topics = topics
+        self._identities = identities
+        self._coordinator = coordinator
+        self._authorizer = authorizer or AllowAll()
+        self._host = TransactionHost(ledger, clock, settings or TransactionSettings(), topics, coordinator)
+        self._tasks: set[asyncio.Task[Any]] = set()  # each is somebody's request; doors bound them
 
     async def start(self) -> None:
-        """Replay what is known; what was prepared is carried through, what was open waits for its client or time-out."""
-        raise NotImplementedError
+        """Replay what is known: what was decided is carried through, what was open waits for its client or time-out."""
+        await self._host.load()
 
     def release(self) -> None:
         """The server is about to stop: whoever waits is told to try again elsewhere."""
-        raise NotImplementedError
+        self._host.release()
 
     async def stop(self) -> None:
-        raise NotImplementedError
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._host.stop()
 
     def run_due(self) -> None:
         """Let happen what time brings. A timer does this; a test with a clock of its own may."""
-        raise NotImplementedError
+        self._host.alarms.run_due()
 
     # -- Kafka's transactions -----------------------------------------------------------------------------------
 
@@ -84,7 +116,17 @@ class Transactions:
         *,
         via: int = 0,
     ) -> asyncio.Future[ProducerIdentity]:
-        raise NotImplementedError
+        """Take the transactional id over. Whoever names the identity it had continues it, and may repeat itself."""
+        self._check(principal, Operation.WRITE, transactional_id)
+        given = None if producer_id == NO_PRODUCER_ID else ProducerIdentity(producer_id, epoch)
+
+        def ask(new_id: int) -> asyncio.Future[ProducerIdentity]:
+            owner = self._host.admit(transactional_id)
+            init = owner.machine.init
+            return self._ask(owner, lambda ticket: init(self._host.now, ticket, timeout_ms, given, new_id, via))
+
+        known = self._host.transactions.get(transactional_id)
+        return self._with_id(ask) if known is None or known.machine.wants_id else ask(NO_PRODUCER_ID)
 
     def add_partitions(
         self,
@@ -97,12 +139,39 @@ class Transactions:
         via: int = 0,
         verify_only: bool = False,
     ) -> asyncio.Future[dict[TopicPartition, PenstockError | None]]:
-        raise NotImplementedError
+        """Resolves to a result per partition: None, or why it cannot be part of a transaction; the others are."""
+        owner, identity = self._find(principal, transactional_id, producer_id, epoch)
+        machine: Transaction = owner.machine
+        results = {partition: self._refusal(principal, partition) for partition in partitions}
+        if verify_only:
+            for partition, refused in results.items():
+                if refused is None and not machine.has(identity, partition):
+                    results[partition] = _not_part(partition)
+            return _resolved(results)
+        wanted = [partition for partition, refused in results.items() if refused is None]
+        if not wanted:
+            return _resolved(results)
+        return self._ask(owner, lambda ticket: machine.add(self._host.now, ticket, identity, wanted, via, results))
+
+    def _refusal(self, principal: Principal, partition: TopicPartition) -> PenstockError | None:
+        try:
+            topic = self._topics.get(partition.topic)
+            self._authorizer.check(principal, Operation.WRITE, Resource.TOPIC, topic.name)
+            if topic.internal:
+                return NotAllowed(f"topic {topic.name!r} is the broker's own; it cannot be written to")
+            if not 0 <= partition.partition < topic.partition_count:
+                return UnknownPartition(f"topic {topic.name!r} has no partition {partition.partition}")
+        except PenstockError as error:
+            return error
+        return None
 
     def add_group(
         self, principal: Principal, transactional_id: str, producer_id: int, epoch: int, group: str, *, via: int = 0
     ) -> asyncio.Future[None]:
-        raise NotImplementedError
+        owner, identity = self._find(principal, transactional_id, producer_id, epoch)
+        self._authorizer.check(principal, Operation.READ, Resource.GROUP, group)
+        add = owner.machine.add
+        return self._ask(owner, lambda ticket: add(self._host.now, ticket, identity, (group,), via))
 
     def commit_offsets(
         self,
@@ -116,7 +185,23 @@ class Transactions:
         implicit: bool,
     ) -> asyncio.Future[Refusals]:
         """Offsets that count when the transaction is committed. `implicit`: its group need not have been added."""
-        raise NotImplementedError
+        owner, identity = self._find(principal, transactional_id, producer_id, epoch)
+        machine: Transaction = owner.machine
+        if machine.covers(identity, group):
+            return self._coordinator.pend(principal, group, commit, producer_id)
+        if not implicit and not machine.has(identity, group):
+            raise InvalidTransactionState(f"group {group!r} is not part of the transaction: add it first")
+        return self._begin(self._add_group_and_pend(principal, owner, identity, group, commit))
+
+    async def _add_group_and_pend(
+        self, principal: Principal, owner: Owner, identity: ProducerIdentity, group: str, commit: OffsetCommit
+    ) -> Refusals:
+        """The transaction knows of the group before the group knows of the offsets, so that both end."""
+        machine: Transaction = owner.machine
+        await self._ask(owner, lambda ticket: machine.add(self._host.now, ticket, identity, (group,)))
+        if not machine.covers(identity, group):  # it may have been ended meanwhile
+            raise InvalidTransactionState(f"group {group!r} is not part of the transaction any more")
+        return await self._coordinator.pend(principal, group, commit, identity.producer_id)
 
     def end(
         self,
@@ -133,7 +218,13 @@ class Transactions:
 
         `bump`: the second protocol (EndTxn v5+), in which every end gives the producer a new epoch.
         """
-        raise NotImplementedError
+        owner, identity = self._find(principal, transactional_id, producer_id, epoch)
+        end = owner.machine.end
+
+        def ask(new_id: int) -> asyncio.Future[ProducerIdentity]:
+            return self._ask(owner, lambda ticket: end(self._host.now, ticket, identity, commit, bump, via, new_id))
+
+        return self._with_id(ask) if bump and owner.machine.wants_id else ask(NO_PRODUCER_ID)
 
     def admit(
         self, header: BatchHeader, topic: Topic, index: int, *, transactional_id: str | None, implicit: bool
@@ -143,10 +234,49 @@ class Transactions:
         None: its partition is known to be part of the transaction. Otherwise the batch may be appended, and is
         acknowledged when this future has resolved, too. `implicit`: the partition need not have been added.
         """
-        raise NotImplementedError
+        owner = self._host.owners.get(header.producer_id)
+        if owner is None:
+            raise InvalidProducerMapping(f"no transaction has the producer id {header.producer_id}")
+        identity = ProducerIdentity(header.producer_id, header.producer_epoch)
+        place = TopicPartition(topic.name, index)
+        machine: Transaction | Step = owner.machine
+        if isinstance(machine, Step):
+            covered = machine.covers(self._host.now, identity, place)
+        else:
+            covered = self._covers(machine, identity, place, transactional_id, implicit)
+        if covered:
+            return None
+        add = machine.add
+        known: asyncio.Future[None] = self._ask(owner, lambda ticket: add(self._host.now, ticket, identity, (place,)))
+        known.add_done_callback(_mark_seen)  # the batch may be refused after all, and nobody look at it
+        return known
+
+    def _covers(
+        self,
+        machine: Transaction,
+        identity: ProducerIdentity,
+        place: TopicPartition,
+        transactional_id: str | None,
+        implicit: bool,
+    ) -> bool:
+        if transactional_id is not None and transactional_id != machine.name:
+            raise InvalidProducerMapping(f"{transactional_id!r} does not have the producer id {identity.producer_id}")
+        try:
+            if machine.covers(identity, place):
+                return True
+        except ProducerFenced as error:  # as Kafka's Produce has it
+            raise InvalidProducerEpoch(str(error)) from None
+        if not implicit and not machine.has(identity, place):
+            raise _not_part(place)
+        return False
 
     def describe(self, principal: Principal, transactional_id: str) -> TransactionDescription:
-        raise NotImplementedError
+        self._check(principal, Operation.DESCRIBE, transactional_id)
+        owner = self._host.transactions.get(transactional_id)
+        if owner is None:
+            raise UnknownTransaction(f"there is no transactional id {transactional_id!r}")
+        description: TransactionDescription = owner.machine.describe()
+        return description
 
     def transactions(
         self,
@@ -157,14 +287,49 @@ class Transactions:
         pattern: str | None = None,
     ) -> list[TransactionListing]:
         """Those the principal may see; an empty filter lets everything through, `pattern` is a regular expression."""
-        raise NotImplementedError
+        try:
+            matches = re.compile(pattern or "").fullmatch if pattern else None
+        except re.error as error:
+            raise InvalidRequest(f"{pattern!r} is not a regular expression: {error}") from None
+        begun_by_ms = self._host.now.wall_ms - min_age_ms
+        sees_all = self._authorizer.allows(principal, Operation.DESCRIBE, Resource.CLUSTER, CLUSTER)
+        found = []
+        for name, owner in self._host.transactions.items():
+            machine: Transaction = owner.machine
+            if (
+                (not states or machine.state.value in states)
+                and (not producer_ids or machine.identity.producer_id in producer_ids)
+                and (min_age_ms < 0 or 0 <= machine.started_ms <= begun_by_ms)
+                and (matches is None or matches(name))
+                and (sees_all or self._allows(principal, Operation.DESCRIBE, name))
+            ):
+                found.append(TransactionListing(name, machine.identity.producer_id, machine.state))
+        return found
+
+    def check_may_find(self, principal: Principal, transactional_id: str) -> None:
+        """Whether the principal may know who coordinates the transactional id."""
+        self._check(principal, Operation.DESCRIBE, transactional_id)
 
     # -- named steps --------------------------------------------------------------------------------------------
 
     def open_writer(
         self, principal: Principal, name: str, epoch: int, label: str, timeout_ms: int
     ) -> asyncio.Future[Opened]:
-        raise NotImplementedError
+        """A writer of the step. What it writes nobody sees until a commit names it."""
+        self._check(principal, Operation.WRITE, name)
+        return self._with_id(lambda new_id: self._open(name, epoch, label, timeout_ms, new_id))
+
+    def _open(
+        self, name: str, epoch: int, label: str, timeout_ms: int, new_id: int, groups: Collection[str] = ()
+    ) -> asyncio.Future[Opened]:
+        owner = self._host.admit_step(name)
+        open_one = owner.machine.open
+        opened = self._ask(
+            owner, lambda ticket: open_one(self._host.now, ticket, epoch, label, timeout_ms, new_id, groups)
+        )
+        if new_id in owner.machine.writers:
+            self._host.own(owner, new_id)
+        return opened
 
     def commit_step(
         self,
@@ -175,25 +340,139 @@ class Transactions:
         mark: str,
         offsets: Mapping[str, Mapping[TopicPartition, int]],
     ) -> asyncio.Future[bool]:
-        """Show what these writers wrote and abort the others. False: that was done before."""
-        raise NotImplementedError
+        """Show what these writers wrote, and count these offsets, at once; abort the others. False: done before."""
+        self._check(principal, Operation.WRITE, name)
+        if not offsets or self._is_done(name, epoch):
+            return self._commit(name, epoch, writers, mark)
+        return self._begin(self._pend_and_commit(principal, name, epoch, writers, mark, offsets))
+
+    def _is_done(self, name: str, epoch: int) -> bool:
+        owner = self._host.steps.get(name)
+        return owner is not None and epoch in owner.machine.done
+
+    def _commit(self, name: str, epoch: int, writers: Sequence[int], mark: str) -> asyncio.Future[bool]:
+        owner = self._host.admit_step(name)
+        commit = owner.machine.commit
+        return self._ask(owner, lambda ticket: commit(self._host.now, ticket, epoch, writers, mark))
+
+    async def _pend_and_commit(
+        self,
+        principal: Principal,
+        name: str,
+        epoch: int,
+        writers: Sequence[int],
+        mark: str,
+        offsets: Mapping[str, Mapping[TopicPartition, int]],
+    ) -> bool:
+        """The offsets are a writer of their own: pending in their groups until the step is committed with it."""
+        new_id = await self._identities.take_producer_id()
+        opened = await self._open(name, epoch, OFFSETS_LABEL, OFFSETS_TIMEOUT_MS, new_id, tuple(offsets))
+        if opened.done:
+            return await self._commit(name, epoch, writers, mark)
+        try:
+            for group, wanted in offsets.items():
+                commits = {partition: Commit(offset) for partition, offset in wanted.items()}
+                refusals = await self._coordinator.pend(principal, group, OffsetCommit(commits), new_id)
+                for refused in refusals.values():
+                    if refused is not None:
+                        raise refused
+            return await self._commit(name, epoch, [*writers, new_id], mark)
+        except PenstockError:
+            if not self._is_done(name, epoch):
+                owner = self._host.admit_step(name)
+                abort = owner.machine.abort
+                gone = self._ask(owner, lambda ticket: abort(self._host.now, ticket, epoch, (new_id,)))
+                gone.add_done_callback(_mark_seen)
+            raise
 
     def abort_step(self, principal: Principal, name: str, epoch: int) -> asyncio.Future[int]:
-        """Resolves to the number of writers that were aborted."""
-        raise NotImplementedError
+        """Resolves, when it is done, to the number of writers that were aborted."""
+        self._check(principal, Operation.WRITE, name)
+        owner = self._host.steps.get(name)
+        if owner is None:
+            return _resolved(0)
+        abort = owner.machine.abort
+        return self._ask(owner, lambda ticket: abort(self._host.now, ticket, epoch))
 
     def describe_step(self, principal: Principal, name: str) -> StepDescription:
-        raise NotImplementedError
+        self._check(principal, Operation.DESCRIBE, name)
+        owner = self._host.steps.get(name)
+        if owner is None:
+            raise UnknownTransaction(f"there is no step {name!r}")
+        description: StepDescription = owner.machine.describe()
+        return description
 
     def forget_step(self, principal: Principal, name: str) -> asyncio.Future[None]:
-        raise NotImplementedError
+        """Resolves when nothing is known of the step any more; what it has open is aborted."""
+        self._check(principal, Operation.DELETE, name)
+        owner = self._host.steps.get(name)
+        if owner is None:
+            return _resolved(None)
+        forget = owner.machine.forget
+        return self._ask(owner, lambda ticket: forget(self._host.now, ticket))
 
     # -- partitions ---------------------------------------------------------------------------------------------
 
     def adopt(self, partition: Partition) -> None:
         """A partition opens: what is open there and no known transaction owns is aborted."""
-        raise NotImplementedError
+        self._host.adopt(partition)
+
+    def check_unwritten(self, topic: str) -> None:
+        """Raise Conflict while a transaction or a step has written to the topic and is not ended."""
+        if self._host.has_topic(topic):
+            raise Conflict(f"a transaction is open in topic {topic!r}")
 
     def forget_topic(self, name: str) -> None:
         """A topic was deleted: there is nothing left to end in it."""
-        raise NotImplementedError
+        self._host.forget_topic(name)
+
+    # -- within -------------------------------------------------------------------------------------------------
+
+    def _find(
+        self, principal: Principal, transactional_id: str, producer_id: int, epoch: int
+    ) -> tuple[Owner, ProducerIdentity]:
+        self._check(principal, Operation.WRITE, transactional_id)
+        owner = self._host.transactions.get(transactional_id)
+        if owner is None:
+            raise InvalidProducerMapping(f"{transactional_id!r} does not have the producer id {producer_id}")
+        return owner, ProducerIdentity(producer_id, epoch)
+
+    def _ask(self, owner: Owner, event: Callable[[int], Decision]) -> asyncio.Future[Any]:
+        return self._host.ask(owner, event)
+
+    def _with_id(self, ask: Callable[[int], asyncio.Future[T]]) -> asyncio.Future[T]:
+        async def take_and_ask() -> T:
+            return await ask(await self._identities.take_producer_id())
+
+        return self._begin(take_and_ask())
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
+        if self._host.is_stopping:
+            work.close()
+            raise stopping()
+        task = asyncio.create_task(work, name="transactions")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(_mark_seen)  # whoever asked may have gone
+        return task
+
+    def _check(self, principal: Principal, operation: Operation, name: str) -> None:
+        self._authorizer.check(principal, operation, Resource.TRANSACTIONAL_ID, name)
+
+    def _allows(self, principal: Principal, operation: Operation, name: str) -> bool:
+        return self._authorizer.allows(principal, operation, Resource.TRANSACTIONAL_ID, name)
+
+
+def _resolved(result: T) -> asyncio.Future[T]:
+    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+    future.set_result(result)
+    return future
+
+
+def _mark_seen(future: asyncio.Future[Any]) -> None:
+    if not future.cancelled():
+        future.exception()
+
+
+def _not_part(partition: TopicPartition) -> InvalidTransactionState:
+    return InvalidTransactionState(f"{partition.topic}-{partition.partition} is not part of the transaction")

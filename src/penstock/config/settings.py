@@ -103,6 +103,19 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         int, Duration(1, unit="minutes"), "Committed offsets of a group without members are kept for so long."
     ] = 10_080
 
+    # -- Transactions
+    transaction_max_timeout_ms: Annotated[
+        int, Duration(1), "Longest time-out a transaction may ask for; it is aborted when it takes longer than its own."
+    ] = 900_000
+    transactional_id_expiration_ms: Annotated[
+        int, Duration(1), "A transactional id that nobody used for so long is forgotten."
+    ] = 604_800_000
+    max_transactional_ids: Annotated[int, Count(1, INT32_MAX), "Transactional ids the server will keep."] = 100_000
+    step_max_timeout_ms: Annotated[
+        int, Duration(1), "Longest silence a named step may ask for; what it has open is aborted after its own."
+    ] = 86_400_000
+    max_steps: Annotated[int, Count(1, INT32_MAX), "Names of steps the server will keep."] = 10_000
+
     # -- Server
     node_id: Annotated[int, Count(0, INT32_MAX), "Number of this server, as clients see it."] = 0
     cluster_id: Annotated[
@@ -129,6 +142,7 @@ SECTIONS = {
     "kafka": "Kafka door",
     "line": "Native doors",
     "group_initial_rebalance_delay_ms": "Groups",
+    "transaction_max_timeout_ms": "Transactions",
     "node_id": "Server",
 }
 
