@@ -16,7 +16,10 @@ KAFKA_NAMES = {
 
 class KafkaServer:
     def __init__(self, **settings: object) -> None:
-        translated = {"group.min.session.timeout.ms": "500"}
+        translated = {
+            "group.min.session.timeout.ms": "500",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "200",
+        }
         for name, value in settings.items():
             if name == "kafka_advertised":
                 translated["advertised.listeners"] = f"PLAINTEXT://{value}"

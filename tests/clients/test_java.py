@@ -3,14 +3,12 @@
 `java/KafkaStory.java` does what its arguments say and tells what happened in lines of JSON.
 """
 
-import json
-import os
-import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from java_program import VERSIONS, command, compile_programs, tell
 from members import ConfluentMember, JavaMember, Member
 from story import create_topic, eventually, read_topic
 from test_mixed_groups import PARTITIONS, share_the_work
@@ -19,41 +17,18 @@ from penstock.testing.proxy import PRODUCE, Proxy
 from penstock.testing.server import Server
 from servers import StartServer
 
-ROOT = Path(__file__).resolve().parents[2]
-SOURCE = Path(__file__).with_name("java") / "KafkaStory.java"
-VERSIONS = ["3.9.1", "4.1.0"]
-TIMEOUT_S = 90
 FIRST_TIME_MS = 1_600_000_000_000
 
 
-def jars_of(version: str) -> Path:
-    """Missing jars fail the tests: a skipped client would look like a client that works."""
-    jars = ROOT / ".make" / f"jars-{version}"
-    assert jars.is_dir(), f"{jars} is not there: run tests/clients/java/fetch-jars.sh, or make test"
-    return jars
-
-
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The compiled program; against the older client, so that both can run it."""
-    directory = tmp_path_factory.mktemp("classes")
-    jars = jars_of(VERSIONS[0])
-    subprocess.run(["javac", "-d", directory, "-cp", f"{jars}/*", SOURCE], check=True, timeout=TIMEOUT_S)
-    return directory
+    return compile_programs(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(params=VERSIONS)
 def java(request: pytest.FixtureRequest, classes: Path) -> list[str]:
     """The command that runs the program with one version of the client."""
-    jars = jars_of(request.param)
-    quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xmx256m"]  # a short life
-    return ["java", *quick, "-cp", os.pathsep.join([str(classes), f"{jars}/*"]), "KafkaStory"]
-
-
-def tell(java: list[str], *arguments: str) -> list[dict[str, Any]]:
-    done = subprocess.run([*java, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return command(classes, request.param, "KafkaStory")
 
 
 def test_default_producer_and_consumer_keep_everything(server: Server, topic: str, java: list[str]) -> None:

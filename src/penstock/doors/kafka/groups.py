@@ -16,7 +16,6 @@ from penstock.model.errors import (
     StorageFailed,
     UnknownMember,
 )
-from penstock.security.acl import Operation, Resource
 from penstock.wire.kafka.api import ApiKey
 
 MEMBER_ID_REQUIRED = 79
@@ -46,7 +45,7 @@ def _find(call: Call, key: str) -> Struct:
     reply = Struct(error_code=0, error_message=None, node_id=-1, host="", port=-1)
     try:
         if call.body.key_type == TRANSACTION_KEY:
-            call.broker.authorizer.check(call.principal, Operation.DESCRIBE, Resource.TRANSACTIONAL_ID, key)
+            call.broker.transactions.check_may_find(call.principal, key)
         elif call.body.key_type == GROUP_KEY:
             call.broker.coordinator.check_may_find(call.principal, key)
         else:

@@ -27,7 +27,6 @@ from penstock.model.errors import InvalidRequest, NotAllowed, PenstockError, Pro
 from penstock.security.acl import Operation, Resource
 from penstock.wire.kafka.api import ApiKey
 
-OPERATION_NOT_ATTEMPTED = 55
 BATCHED_FROM = 4  # AddPartitionsToTxn of many transactions, and to verify only: what brokers ask each other
 BUMPED_FROM = 5  # EndTxn
 IMPLICIT_FROM = 5  # TxnOffsetCommit
@@ -156,10 +155,7 @@ async def _topic_results(call: Call, asked: Struct, added: Added) -> list[Struct
         refusals = await added
     except PenstockError as error:
         return _results(asked, dict.fromkeys(_partitions(asked), _code(call, error)))
-    # One that cannot be added keeps the others out as well, and they are told so.
-    others = OPERATION_NOT_ATTEMPTED if any(refusals.values()) and not asked.verify_only else 0
-    codes = {p: others if refused is None else error_code(refused) for p, refused in refusals.items()}
-    return _results(asked, codes)
+    return _results(asked, {p: 0 if refused is None else error_code(refused) for p, refused in refusals.items()})
 
 
 def _partitions(asked: Struct) -> Iterable[TopicPartition]:
