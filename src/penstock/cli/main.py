@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 import penstock
-from penstock.cli import groups, queue, router, topics
+from penstock.cli import groups, pipeline, queue, router, topics
 from penstock.cli.publish import publish
 from penstock.cli.serve import run_server
 from penstock.cli.settings import settings
 from penstock.cli.subscribe import subscribe
 from penstock.config import Setting, section_of, table, text_of
 
-SERVER, MESSAGES, ADMINISTRATION = "Server", "Messages", "Administration"
+SERVER, MESSAGES, ADMINISTRATION, PIPELINES = "Server", "Messages", "Administration", "Pipelines"
 HELP = "One durable log, every protocol. Start a server with [bold]penstock serve[/bold]."
 
 app = typer.Typer(
@@ -110,6 +110,7 @@ app.add_typer(topics.app, name="topic", rich_help_panel=ADMINISTRATION)
 app.add_typer(groups.app, name="group", rich_help_panel=ADMINISTRATION)
 app.add_typer(queue.app, name="queue", rich_help_panel=ADMINISTRATION)
 app.add_typer(router.app, name="router", rich_help_panel=ADMINISTRATION)
+app.add_typer(pipeline.app, name="pipeline", rich_help_panel=PIPELINES)
 
 
 # Names that people know from elsewhere, and that these commands once had.
