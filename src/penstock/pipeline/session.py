@@ -108,9 +108,10 @@ def _settings(
         settings["spark.driver.extraJavaOptions"] = " ".join(java)
     if environment is None:
         # Workers on this machine run what runs here; elsewhere whatever the cluster calls its Python.
+        # What looks for data sources and plans streams on Java's behalf heeds the environment only.
         if local is not None:
-            settings["spark.pyspark.python"] = sys.executable
-        settings["spark.pyspark.driver.python"] = sys.executable
+            settings["spark.pyspark.python"] = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        settings["spark.pyspark.driver.python"] = os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     else:
         _place_environment(Path(environment))
         settings["spark.archives"] = f"{environment}#environment"
