@@ -55,13 +55,6 @@ async def test_what_is_not_coordinated_here_is_said_so(house: House, version: in
         assert found.error_message
 
 
-@pytest.mark.parametrize("version", range(1, 7))
-async def test_transactions_are_coordinated_here_too(house: House, version: int) -> None:
-    found = await house.now(ApiKey.FIND_COORDINATOR, version, key="k", coordinator_keys=["k"], key_type=1)
-    found = found if version < 4 else found.coordinators[0]
-    assert (found.error_code, found.node_id) == (0, 3)
-
-
 @pytest.mark.parametrize("version", range(10))
 async def test_a_member_joins_syncs_beats_and_leaves(house: House, version: int) -> None:
     joined = await house.member(version)
