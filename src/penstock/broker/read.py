@@ -1,6 +1,7 @@
 """Reading message by message: the log view and the pub/sub view.
 
-A reader holds offsets, never copies: a thousand readers at the end of a partition share one opened batch. The log view
+A reader holds offsets, never copies: a thousand readers at the end of a partition share one opened batch. Both views
+see what is committed: up to the first open transaction, and nothing that was aborted. The log view
 reads everything at its own pace. The pub/sub view is bounded by how far it may fall behind; beyond that the oldest are
 dropped and counted, or the subscription ends, as its subscriber chose.
 """
@@ -60,6 +61,11 @@ class _Slot:
     tail: Tail
     position: int
     own: Opened | None = None  # what a reader far behind opened for itself and has not used up
+
+    def has_news(self) -> bool:
+        """Something to read, or to complain of. Who stands among open transactions waits for their end."""
+        partition = self.partition
+        return self.position < partition.stable_end or self.position > partition.durable_end or partition.closed
 
 
 class Reader:
@@ -152,7 +158,7 @@ class Reader:
         for at in range(count):
             number = (first + at) % count
             slot = self._slots[number]
-            if slot.position == slot.partition.durable_end and not slot.partition.closed:
+            if not slot.has_news():
                 continue
             try:
                 await self._reap(number, slot, harvest)
@@ -174,7 +180,7 @@ class Reader:
             if partition.closed:
                 raise UnknownTopic(f"topic {self.topic!r} was deleted")
             position = self._keep_up(number, slot, position, harvest)
-            if position == partition.durable_end:
+            if position >= partition.stable_end:
                 break
             opened = slot.tail.find(position)
             if opened is None and slot.tail.reaches(position):
@@ -201,12 +207,12 @@ class Reader:
                     f"{partition.durable_end}"
                 )
             return position
-        oldest = max(partition.start_offset, partition.durable_end - self._max_behind)
+        oldest = max(partition.start_offset, partition.stable_end - self._max_behind)
         if position >= oldest:
             return position
         if self._overflow is Overflow.DISCONNECT:
             raise SlowSubscriber(
-                f"the subscription is {partition.durable_end - position} messages behind in {partition.stream}; "
+                f"the subscription is {partition.stable_end - position} messages behind in {partition.stream}; "
                 f"it may be {self._max_behind}"
             )
         harvest.gap += oldest - position
@@ -219,8 +225,8 @@ class Reader:
             return own
         slot.own = None
         wanted_bytes = min(READ_BYTES, harvest.left_bytes, harvest.left_messages * USUAL_MESSAGE_BYTES)
-        found = await slot.partition.read(position, max(1, wanted_bytes))
-        if not found.buffers:
+        found = await slot.partition.read_committed(position, max(1, wanted_bytes))
+        if found.next_offset <= position:
             return None
         slot.own = opened_from(slot.partition, found.buffers, position, found.next_offset)
         await asyncio.sleep(0)  # a long way to catch up, or a filter that takes nothing, leaves time for others
@@ -238,8 +244,8 @@ class Reader:
     # -- waiting ----------------------------------------------------------------------------------------------
 
     def _has_news(self) -> bool:
-        for slot in self._slots:  # noqa: SIM110 - asked a thousand times per batch
-            if slot.position != slot.partition.durable_end or slot.partition.closed:
+        for slot in self._slots:  # asked a thousand times per batch
+            if (slot.position != slot.partition.stable_end or slot.partition.closed) and slot.has_news():
                 return True
         return False
 
@@ -350,13 +356,13 @@ class Readers:
         max_behind: int = 10_000,
         overflow: Overflow = Overflow.DROP_OLDEST,
     ) -> Reader:
-        """Everything that becomes durable from now on. `max_behind` is per partition, filtered or not."""
+        """Everything that is published, or committed, from now on. `max_behind` is per partition, filtered or not."""
         found = self._find(principal, topic)
         test = compile_filter(matches) if matches else None
         opened = [await self.open(found, index) for index in range(len(found.partitions))]
         reader = Reader(self, found, every_partition=True, test=test, max_behind=max(1, max_behind), overflow=overflow)
         for partition in opened:
-            reader.add(partition, partition.durable_end)
+            reader.add(partition, partition.stable_end)
         return reader
 
     def release(self) -> None:
@@ -379,5 +385,5 @@ async def _position(partition: Partition, start: Start) -> int:
         return start.offsets[index]
     if start.timestamp_ms is not None:
         found = await partition.find_time(start.timestamp_ms)
-        return partition.durable_end if found is None else found.offset
-    return partition.start_offset if start.earliest else partition.durable_end
+        return partition.stable_end if found is None else found.offset
+    return partition.start_offset if start.earliest else partition.stable_end

@@ -113,7 +113,7 @@ def _offset_of(message: Incoming) -> int:
 
 
 def opened_from(partition: Partition, buffers: Iterable[Buffer], start: int, end: int) -> Opened:
-    topic, index = partition.stream.topic, partition.stream.partition
+    topic, index = partition.topic, partition.stream.partition
     messages = Messages()
     size_bytes = 0
     unreadable = 0
@@ -157,13 +157,13 @@ class Tail:
         self.partition = partition
         self.readers = 0
         self.waiting: dict[Waiting, None] = {}
-        self.opened_end = partition.durable_end
+        self.opened_end = partition.stable_end
         self._budget = budget  # how many bytes this ring may hold now
         self._ring: deque[Opened] = deque()
         self._ring_bytes = 0
         self._opening: list[asyncio.Future[None]] | None = None  # who waits for the opening that is under way
         self._to_wake: deque[Callable[[], None]] = deque()
-        partition.watch(self._on_news)
+        partition.watch(self._on_news, stable=True)
 
     def close(self) -> None:
         self.partition.unwatch(self._on_news)
@@ -194,8 +194,8 @@ class Tail:
         waiting = self._opening = []
         try:
             start = max(offset, self.partition.start_offset)
-            found = await self.partition.read(start, READ_BYTES)
-            if found.buffers:
+            found = await self.partition.read_committed(start, READ_BYTES)
+            if found.next_offset > start:
                 self._add(opened_from(self.partition, found.buffers, start, found.next_offset))
         finally:
             self._opening = None

@@ -184,7 +184,9 @@ class View(Hosted[Queue]):
             stream.again = False
             self.machine.reopened(stream.number, partition.opened_end)
             self.floors[stream.number] = self.machine.floor(stream.number)
-        self.machine.grew(stream.number, partition.start_offset, partition.durable_end)
+        # What was settled was committed, also where a crash cost the marker that said so.
+        settled_end = min(self.machine.floor(stream.number), partition.durable_end)
+        self.machine.grew(stream.number, partition.start_offset, max(partition.stable_end, settled_end))
 
     def info(self) -> ViewInfo:
         self.survey()

@@ -146,7 +146,7 @@ class Pump:
         stream.watched = True
         if stream.known_end < 0:
             stream.known_end = partition.durable_end
-        partition.watch(self._news)
+        partition.watch(self._news, stable=True)
         self._view.look(stream, partition)
 
     def _news(self, partition: Partition, new_bytes: int) -> None:
@@ -154,9 +154,9 @@ class Pump:
         if not view.attentive:
             self._unwatch_all()
             return
-        number = view.numbers.get((partition.stream.topic, partition.stream.partition))
+        number = view.numbers.get((partition.topic, partition.stream.partition))
         if number is not None:
-            view.machine.grew(number, partition.start_offset, partition.durable_end)
+            view.machine.grew(number, partition.start_offset, partition.stable_end)
             self.poke()
 
     def unwatch(self, stream: ViewStream) -> None:

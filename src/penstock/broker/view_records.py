@@ -149,7 +149,8 @@ async def open_records(partition: Partition, offset: int, max_bytes: int) -> Ope
     try:
         return await partition.records(offset, max_bytes)
     except CorruptBatch:
-        found = await partition.read(offset, 1)  # what storage itself finds to be corrupt is raised here again
+        # What storage itself finds to be corrupt is raised here again.
+        found = await partition.read_committed(offset, 1)
     records: list[Record] = []
     for buffer in found.buffers:
         for header in walk(buffer):
@@ -171,7 +172,7 @@ async def read_offsets(partition: Partition, offsets: Sequence[int]) -> dict[int
     at = 0
     while at < len(wanted):
         offset = wanted[at]
-        if offset < partition.start_offset or offset >= partition.durable_end:
+        if offset < partition.start_offset or offset >= partition.stable_end:
             at += 1
             continue
         left = len(wanted) - at

@@ -175,7 +175,7 @@ class Registry:
         added = []
         for at, index in enumerate(indexes):
             # What retention removed before is passed over when the partition is opened.
-            offset = (await self._topics.open(topic, index)).durable_end if start == "latest" else 0
+            offset = (await self._topics.open(topic, index)).stable_end if start == "latest" else 0
             added.append(StreamFact(definition.next_stream + at, topic.name, topic.id.hex, index, offset))
         return added
 

@@ -115,7 +115,7 @@ def limit_of(call: Call, positions: Mapping[int, int]) -> tuple[int, int]:
     topic = call.broker.topics.by_name.get(call["topic"])
     if topic is None:
         return CATCHING_UP
-    behind = sum(p.durable_end - positions.get(index, 0) for index, p in enumerate(topic.partitions) if p is not None)
+    behind = sum(p.stable_end - positions.get(index, 0) for index, p in enumerate(topic.partitions) if p is not None)
     return AT_THE_END if behind < END_EVENTS else CATCHING_UP
 
 
@@ -146,12 +146,12 @@ def without_ids(messages: Messages) -> bytes:
 
 
 async def ends_of(call: Call, topic: str) -> dict[int, tuple[int, int]]:
-    """Start and end offset of every partition."""
+    """Of every partition, where it starts and where what is committed ends."""
     observer = call.broker.observer
     found: dict[int, tuple[int, int]] = {}
     for index in range(observer.topic(call.principal, topic).partition_count):
         partition = await observer.partition(call.principal, topic, index)
-        found[index] = (partition.start_offset, partition.durable_end)
+        found[index] = (partition.start_offset, partition.stable_end)
     return found
 
 

@@ -88,7 +88,7 @@ async def fetch(call: Call) -> Reply:
     if query.offset == "earliest":
         offset = partition.start_offset
     elif query.offset == "latest":
-        offset = partition.durable_end
+        offset = partition.stable_end
     elif query.offset.isascii() and query.offset.isdigit() and len(query.offset) < 19:
         offset = int(query.offset)
     else:
@@ -172,7 +172,7 @@ async def positions(call: Call, ask: Consumption) -> dict[int, int]:
         partition = await broker.observer.partition(principal, ask.topic, index)
         offset = committed.get(index, -1)
         if not partition.start_offset <= offset <= partition.durable_end:
-            offset = partition.start_offset if ask.reset == "earliest" else partition.durable_end
+            offset = partition.start_offset if ask.reset == "earliest" else partition.stable_end
         start[index] = offset
     return start
 

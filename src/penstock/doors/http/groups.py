@@ -122,7 +122,7 @@ async def _lag(call: Call, at: TopicPartition, offset: int) -> int | None:
         partition = await call.broker.observer.partition(call.principal, at.topic, at.partition)
     except PenstockError:
         return None
-    return max(0, partition.durable_end - max(offset, partition.start_offset))
+    return max(0, partition.stable_end - max(offset, partition.start_offset))
 
 
 @route("POST", "/v1/groups/{group}/offsets", GROUPS, "Commit offsets", body=GroupOffsets, status=204)

@@ -224,7 +224,7 @@ async def commit(call: Call) -> Reply:
 
 async def _check_there(call: Call, topic: str, message_id: str, partition: int, offset: int) -> None:
     try:
-        end = (await call.broker.observer.partition(call.principal, topic, partition)).durable_end
+        end = (await call.broker.observer.partition(call.principal, topic, partition)).stable_end
     except UnknownPartition:
         end = 0
     if offset >= end:

@@ -49,7 +49,7 @@ async def _end(call: Call, place: TopicPartition) -> int | None:
         partition = await call.broker.observer.partition(call.principal, *place)
     except (UnknownTopic, UnknownPartition):
         return None
-    return partition.durable_end
+    return partition.stable_end
 
 
 @handles(DeleteGroup)

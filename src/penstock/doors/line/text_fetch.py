@@ -125,5 +125,5 @@ def index_of(topic: str, partition_count: int, wanted: words.Position) -> int:
 
 
 def _not_there(place: Place, partition: Partition) -> PenstockError:
-    start, end = partition.start_offset, partition.durable_end
+    start, end = partition.start_offset, partition.stable_end
     return OffsetOutOfRange(f"topic {place.topic} has no message {place.offset} (start={start} end={end})")
