@@ -6,6 +6,9 @@ import pyarrow as pa
 
 from penstock.model.column_writer import Column, HeaderColumn, Numbers
 
+HEADER_LIST = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+TIME = pa.timestamp("us", tz="UTC")
+
 
 def bytes_column(array: pa.Array) -> Column | None:
     """Of a binary or string array. None if every row is null."""

@@ -65,16 +65,17 @@ class StepPublisher:
         timeout_s: float,
         step_timeout_ms: int = STEP_TIMEOUT_MS,
         turn: int = 0,
-        make_topics: bool = False,
+        new_topics: dict[str, str] | None = None,
     ) -> None:
-        """`make_topics`: also where the server does not make them on first use."""
+        """`new_topics`: topics that are not there are made with these settings, also where the server does not make any
+        on first use."""
         self._link = link
         self._open = wire.OpenWriter(step, epoch, label, step_timeout_ms)
         self._compression = compression
         self._batch_bytes = batch_bytes
         self._timeout_s = timeout_s
         self._turn = turn
-        self._make_topics = make_topics
+        self._new_topics = new_topics
         self._writer: wire.Writer | None = None
         self._topics: dict[str, ColumnWriter] = {}
         self._waiting: list[wire.Batch] = []
@@ -158,15 +159,15 @@ class StepPublisher:
 
     def _partitions(self, topic: str) -> int:
         try:
-            found: wire.Topics = self._link.ask(wire.FindTopic(topic))
+            found: wire.Topics = self._link.ask(wire.FindTopic(topic, create=self._new_topics is None))
         except UnknownTopic:
-            if not self._make_topics:
+            if self._new_topics is None:
                 raise UnknownTopic(
                     f"there is no topic {topic!r}, and this server does not make topics on first use; make it with: "
                     f"penstock topic create {topic}"
                 ) from None
             try:
-                found = self._link.ask(wire.CreateTopic(topic))
+                found = self._link.ask(wire.CreateTopic(topic, settings=self._new_topics))
             except TopicExists:
                 found = self._link.ask(wire.FindTopic(topic))
         return found.topics[0].partitions

@@ -21,7 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock.model.errors import PenstockError, StepAborted, StepForgotten, StepMismatch
-from penstock.pipeline.arrow import HEADER_LIST
+from penstock.pipeline.columns import HEADER_LIST
 from penstock.pipeline.errors import InvalidOption
 from penstock.pipeline.link import Link
 from penstock.pipeline.marks import read_ends, read_query_id

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.model.errors import Conflict
 from penstock.pipeline.errors import PipelineError, SchemaMismatch
 from penstock.pipeline.tables.durable import local_path, sync_file
 from penstock.pipeline.tables.table import (
@@ -41,6 +42,7 @@ ATTEMPTS = 5  # at a commit that others were quicker with
 
 class DeltaLakeTable:
     keeps_partition_columns = False
+    spreads = True
 
     def __init__(self, location: str) -> None:
         self.location = local_path(location, "the Delta table's directory")
@@ -122,7 +124,10 @@ class DeltaLakeTable:
     def compact(self, below_bytes: int, target_bytes: int) -> Compacted:
         """Delta puts together what is smaller than the target."""
         table = DeltaTable(self.location)
-        done: dict[str, Any] = table.optimize.compact(target_size=target_bytes)
+        try:
+            done: dict[str, Any] = table.optimize.compact(target_size=target_bytes)
+        except CommitFailedError as error:
+            raise Conflict(f"{self.location} was written to meanwhile: {error}") from None
         self._sync()
         table.vacuum(dry_run=False)  # what no version of the last week names, files of failed attempts among it
         return Compacted(done["numFilesRemoved"], done["numFilesAdded"])

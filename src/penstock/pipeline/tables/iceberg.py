@@ -14,6 +14,7 @@ from uuid import uuid4
 import msgspec
 import pyarrow as pa
 
+from penstock.model.errors import Conflict
 from penstock.pipeline.errors import InvalidOption, PipelineError, SchemaMismatch
 from penstock.pipeline.tables.durable import local_path, make_folders
 from penstock.pipeline.tables.table import (
@@ -46,6 +47,7 @@ class Remembered(msgspec.Struct):
 
 class IcebergTable:
     keeps_partition_columns = True
+    spreads = False
 
     def __init__(self, location: str, catalog: str | None = None) -> None:
         self.location = local_path(location, "the Iceberg table's directory")
@@ -166,12 +168,15 @@ class IcebergTable:
                         writer.add(batch)
                 written += writer.close()
             paths = (f"file://{os.path.join(self.location, file.path)}" for file in written)
-            with table.transaction() as transaction, transaction.update_snapshot().overwrite() as change:
-                for group in groups:
-                    for file in group:
-                        change.delete_data_file(file)
-                for file in parquet_files_to_data_files(table.io, transaction.table_metadata, paths):
-                    change.append_data_file(file)
+            try:
+                with table.transaction() as transaction, transaction.update_snapshot().overwrite() as change:
+                    for group in groups:
+                        for file in group:
+                            change.delete_data_file(file)
+                    for file in parquet_files_to_data_files(table.io, transaction.table_metadata, paths):
+                        change.append_data_file(file)
+            except CommitFailedException as error:
+                raise Conflict(f"{self.location} was written to meanwhile: {error}") from None
             return Compacted(sum(map(len, groups)), len(written))
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:

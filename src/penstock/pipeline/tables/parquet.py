@@ -69,6 +69,7 @@ class Description(msgspec.Struct):
 
 class ParquetTable:
     keeps_partition_columns = False
+    spreads = False  # until they are shown
 
     def __init__(self, location: str) -> None:
         self.location = local_path(location, "the Parquet table's directory")

@@ -51,6 +51,7 @@ class Compacted:
 class Table(Protocol):
     location: str  # its directory
     keeps_partition_columns: bool  # whether files hold the columns that the table is partitioned by
+    spreads: bool  # whether files lie in folders that are named by their partition
 
     def prepare(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         """The schema that the table has now: the columns it had, and those of `schema` that are new to it."""
@@ -69,7 +70,8 @@ class Table(Protocol):
 
     def last_batch(self, application: str) -> int | None: ...
 
-    def compact(self, below_bytes: int, target_bytes: int) -> Compacted: ...
+    def compact(self, below_bytes: int, target_bytes: int) -> Compacted:
+        """Raises Conflict when another writer was quicker; nothing has changed then."""
 
     def read(self, columns: Sequence[str] | None = None) -> pa.Table:
         """All rows, for checks."""
