@@ -62,6 +62,7 @@ class SinkOptions:
 def sink_options(given: Mapping[str, str], *, stream: bool) -> SinkOptions:
     said = {name.lower(): str(value).strip() for name, value in given.items()}
     path = said.pop("path", None)  # what `save(...)` and `start(...)` are called with
+    said.pop("queryname", None)  # what Spark puts there of a query that has a name
     if path and not said.get("topic"):
         said["topic"] = path
     known = {name.lower(): name for name in SINK_OPTIONS}
