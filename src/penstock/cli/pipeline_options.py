@@ -15,6 +15,7 @@ import typer
 
 from penstock.cli.options import pairs
 from penstock.cli.terminal import CommandFailed, console, print_json
+from penstock.client.blocking import BlockingConnection
 from penstock.model.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class Format(StrEnum):
 
 
 DEFAULT_MASTER = "local[*]"
+CHECK_S = 10.0
 HOME = ".penstock"  # beside the pipeline's file: checkpoints, catalogue, tables
 
 Master = Annotated[
@@ -137,6 +139,8 @@ def perform(
 ) -> T | None:
     """Start Spark, do the work, show how it goes; ends the command with exit code 1 if it failed."""
     given = place.settings()
+    # Later the broker may come and go; a wrong address is better told now than when Spark has started.
+    BlockingConnection(place.server, timeout_s=CHECK_S, client="penstock-cli").close()
     from penstock.pipeline.launch import launch
     from penstock.pipeline.runner import Run
 

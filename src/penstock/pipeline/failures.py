@@ -18,6 +18,7 @@ _RAISED = re.compile(r"^(?:pyspark\.errors\.\S*?\.|[\w.]*\.)?(\w+): (.+)$")
 _TRACEBACK = "Traceback (most recent call last):"
 _STATE = re.compile(r"\s*SQLSTATE: \w{5}")
 _CLASS = re.compile(r"^\[([A-Z][A-Z0-9_.]+)\]\s*")
+_CALLED = re.compile(r"^An error occurred while calling \S+\s*:?\s*(?:[\w.$]+(?:Exception|Error):\s*)?")
 _FAILED_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated with exception: ", re.DOTALL)
 # Where Spark begins to tell what nobody asked: offsets, plans, stacks.
 _NOISE = ("\n=== Streaming Query ===", "\nDriver stacktrace", "\n\tat ", "\nJVM stacktrace", "\nCaused by:", ";\n'")
@@ -80,7 +81,7 @@ def _end_of_traceback(part: str) -> tuple[str, str] | None:
 
 
 def _said_by_spark(text: str) -> str:
-    text = _FAILED_QUERY.sub("", text)
+    text = _CALLED.sub("", _FAILED_QUERY.sub("", text))
     text = _without_noise(text)
     found = _CLASS.match(text)
     if found and found[1] in _EXPLAINED:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.pipeline.batches import to_table, to_topic
 from penstock.pipeline.errors import InvalidOption
 from penstock.pipeline.jobs.desk import Desk
 from penstock.pipeline.progress import Meter
@@ -77,7 +78,7 @@ def run(
             view,
             starting_offsets=options.starting_offsets,
             headers=headers,
-            group=options.group,
+            group=options.group if options.into_table is not None else None,
             max_records=options.max_records_per_trigger,
         )
         frame.createOrReplaceTempView(f"`{view.view}`")
@@ -159,91 +160,37 @@ def _to_topic(rows: "DataFrame", options: SqlOptions) -> Any:
     if options.key is not None and options.key not in columns:
         raise InvalidOption(f"there is no column {options.key!r} for the key; there are {', '.join(columns)}")
     value = f.to_json(f.struct(*[f.col(f"`{name}`") for name in columns]), {"ignoreNullFields": "false"})
-    shown = [value.cast("binary").alias("value")]
+    shown = [value.alias("value")]
     if options.key is not None:
-        shown.insert(0, f.col(f"`{options.key}`").cast("string").cast("binary").alias("key"))
-    writer = rows.select(*shown).writeStream.format("penstock").option("server", options.server)
-    if options.application is not None:
-        writer = writer.option("application", options.application)
-    return writer.option("topic", options.into_topic)
+        shown.insert(0, f.col(f"`{options.key}`").cast("string").alias("key"))
+    records = rows.select(*shown)
+    if options.mode == "update":  # which a sink in Python cannot have
+        batches = to_topic(
+            options.server,
+            options.into_topic,
+            checkpoint=options.checkpoint,
+            application=options.application,
+            group=options.group,
+        )
+        return records.writeStream.foreachBatch(batches)
+    writer = records.writeStream.format("penstock").option("server", options.server)
+    for name, given in (("topic", options.into_topic), ("application", options.application), ("group", options.group)):
+        if given is not None:
+            writer = writer.option(name, given)
+    return writer
 
 
 def _to_table(rows: "DataFrame", options: SqlOptions) -> Any:
-    from pyspark.sql.pandas.types import to_arrow_schema
-
-    from penstock.pipeline.tables import open_table
-
     assert options.into_table is not None
     if options.mode == "complete":
-        raise InvalidOption("a table is added to; the mode 'complete' would add all rows again: use append or update")
-    table = open_table(options.format, options.into_table, catalog=options.catalog)
-    table.prepare(_utc(to_arrow_schema(rows.schema)), ())
-    return rows.writeStream.foreachBatch(TableBatches(options))
-
-
-def _utc(schema: Any) -> Any:
-    """Arrow's times as files have them: UTC, whatever the session's zone."""
-    import pyarrow as pa
-
-    fixed = [
-        field.with_type(pa.timestamp("us", tz="UTC")) if pa.types.is_timestamp(field.type) and field.type.tz else field
-        for field in schema
-    ]
-    return pa.schema(fixed)
-
-
-class TableBatches:
-    """Writes each batch's rows to files of the table, and shows them by one transaction."""
-
-    def __init__(self, options: SqlOptions) -> None:
-        self._options = options
-
-    def __call__(self, rows: "DataFrame", batch: int) -> None:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        from penstock.pipeline.marks import read_ends, read_query_id
-        from penstock.pipeline.tables import DataFile, Mark, open_table
-
-        options = self._options
-        assert options.into_table is not None
-        table = open_table(options.format, options.into_table, catalog=options.catalog)
-        application = options.application or read_query_id(options.checkpoint) or options.checkpoint
-        mark = Mark(application, batch, read_ends(options.checkpoint, batch).mark)
-        if table.is_published(mark):
-            return
-        schema = _utc(to_arrow_schema(rows.schema))
-        write = _files_of(table.location, table.folder(application, batch), schema, table.keeps_partition_columns)
-        written = rows.mapInArrow(write, "path STRING, rows BIGINT, size BIGINT").collect()
-        table.publish([DataFile(one.path, one.rows, one.size) for one in written], mark)
-
-
-def _files_of(location: str, folder: str, schema: Any, keep: bool) -> Callable[[Any], Any]:
-    """What a task does: its rows become files, and the files' names its result."""
-
-    def write(batches: Any) -> Any:
-        import pyarrow as pa
-
-        from penstock.pipeline.tables.writer import FileWriter
-
-        writer = FileWriter(location, folder, schema, keep_partition_columns=keep)
-        try:
-            for batch in batches:
-                writer.add(
-                    pa.Table.from_batches([batch]).cast(schema).combine_chunks().to_batches()[0]
-                    if len(batch)
-                    else batch
-                )
-            files = writer.close()
-        except BaseException:
-            writer.abandon()
-            raise
-        yield pa.RecordBatch.from_pydict(
-            {
-                "path": [one.path for one in files],
-                "rows": [one.rows for one in files],
-                "size": [one.size_bytes for one in files],
-            },
-            pa.schema([("path", pa.string()), ("rows", pa.int64()), ("size", pa.int64())]),
+        raise InvalidOption(
+            "a table is added to, so the mode 'complete' would add every row again: use append or update"
         )
-
-    return write
+    batches = to_table(
+        options.into_table,
+        checkpoint=options.checkpoint,
+        format=options.format,
+        application=options.application,
+        catalog=options.catalog,
+    )
+    return rows.writeStream.foreachBatch(batches)
