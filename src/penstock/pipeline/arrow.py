@@ -9,8 +9,6 @@ from penstock.model.column_reader import HEADERS, KEY, VALUE, Columns
 from penstock.model.errors import CorruptBatch
 
 TIME: Final = pa.timestamp("us", tz="UTC")
-HEADER: Final = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
-HEADER_LIST: Final = pa.list_(HEADER)
 
 
 def keys(columns: Columns) -> pa.Array:
@@ -43,8 +41,8 @@ def time_types(columns: Columns) -> pa.Array:
     return pa.concat_arrays([constant(kind, rows, pa.int32()) for rows, kind in runs])
 
 
-def headers(columns: Columns) -> pa.Array:
-    """A list per row, empty where there are none."""
+def headers(columns: Columns, kind: pa.DataType) -> pa.Array:
+    """A list per row, empty where there are none; `kind` is how the caller calls its fields."""
     assert columns.wanted & HEADERS
     spans, data, count = columns.header_spans.getvalue(), columns.data, columns.header_rows
     names = _gathered(spans, data, count, 0, 4, b"", pa.binary())
@@ -53,9 +51,9 @@ def headers(columns: Columns) -> pa.Array:
     except pa.ArrowInvalid:
         raise CorruptBatch("a header's key is not UTF-8") from None
     held = _gathered(spans, data, count, 2, 4, columns.header_validity(), pa.binary())
-    pairs = pa.StructArray.from_arrays([names, held], fields=list(HEADER))
+    pairs = pa.StructArray.from_arrays([names, held], fields=list(kind.value_type))
     counts = pa.Array.from_buffers(pa.int32(), columns.rows + 1, [None, pa.py_buffer(columns.header_counts.getvalue())])
-    return pa.ListArray.from_arrays(counts, pairs, type=HEADER_LIST)
+    return pa.ListArray.from_arrays(counts, pairs, type=kind)
 
 
 def constant(value: Any, rows: int, kind: pa.DataType) -> pa.Array:

@@ -26,9 +26,7 @@ SETTINGS: Final[dict[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "WARN",
-    "spark.sql.session.timeZone": "UTC",
-    # Records' times are UTC; the session's own zone would shift what people see.
-    "spark.sql.python.filterPushdown.enabled": "true",
+    "spark.sql.session.timeZone": "UTC",  # as records' times are
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     # Below 10,000 rows a batch's fixed costs show.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20000",
@@ -106,16 +104,15 @@ def _settings(
         java.append(f"-XX:SharedArchiveFile={class_archive}")
     if java:
         settings["spark.driver.extraJavaOptions"] = " ".join(java)
-    if environment is None:
-        # Workers on this machine run what runs here; elsewhere whatever the cluster calls its Python.
-        # What looks for data sources and plans streams on Java's behalf heeds the environment only.
-        if local is not None:
-            settings["spark.pyspark.python"] = os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        settings["spark.pyspark.driver.python"] = os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    else:
+    # Java starts Python by these names, to find data sources and to run tasks: on this machine what runs here,
+    # elsewhere whatever the cluster calls its Python.
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if environment is not None:
         _place_environment(Path(environment))
         settings["spark.archives"] = f"{environment}#environment"
-        settings["spark.pyspark.python"] = "./environment/bin/python"
+        os.environ["PYSPARK_PYTHON"] = "./environment/bin/python"
+    elif local is not None:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     return settings
 
 
