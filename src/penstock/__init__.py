@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from penstock.client.sync import SyncClient
     from penstock.client.sync_subscription import SyncMessage, SyncSubscription
     from penstock.model.errors import (
+        Conflict,
         GroupNotEmpty,
+        GroupSubscribed,
         InvalidRecord,
         InvalidRequest,
         InvalidSetting,
@@ -40,9 +42,13 @@ if TYPE_CHECKING:
         NotAllowed,
         OffsetOutOfRange,
         PenstockError,
+        ProducerFenced,
         RecordTooLarge,
         RouterExists,
         SlowSubscriber,
+        StepAborted,
+        StepForgotten,
+        StepMismatch,
         StorageFailed,
         StorageFull,
         TimedOut,
@@ -58,11 +64,12 @@ if TYPE_CHECKING:
     from penstock.model.message import Placed
 
 __all__ = [
-    "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Disconnected", "Group", "GroupListing",
-    "GroupNotEmpty", "GroupOffset", "InvalidRecord", "InvalidRequest", "InvalidSetting", "InvalidTopicName",
-    "InvalidViewName", "LeaseLost", "LimitReached", "LogSubscription", "Match", "Member", "Message", "NotAllowed",
-    "OffsetOutOfRange", "Outgoing", "PenstockError", "Pipeline", "Placed", "ProtocolBroken", "PubSubSubscription",
-    "Queue", "QueueSubscription", "RecordTooLarge", "Router", "RouterExists", "SlowSubscriber", "Step", "StorageFailed",
+    "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Conflict", "Disconnected", "Group",
+    "GroupListing", "GroupNotEmpty", "GroupOffset", "GroupSubscribed", "InvalidRecord", "InvalidRequest",
+    "InvalidSetting", "InvalidTopicName", "InvalidViewName", "LeaseLost", "LimitReached", "LogSubscription", "Match",
+    "Member", "Message", "NotAllowed", "OffsetOutOfRange", "Outgoing", "PenstockError", "Pipeline", "Placed",
+    "ProducerFenced", "ProtocolBroken", "PubSubSubscription", "Queue", "QueueSubscription", "RecordTooLarge", "Router",
+    "RouterExists", "SlowSubscriber", "Step", "StepAborted", "StepForgotten", "StepMismatch", "StorageFailed",
     "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription", "TimedOut", "Topic", "TopicDescription",
     "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownPipeline", "UnknownRouter", "UnknownTopic",
     "UnknownView", "Unreachable", "ViewExists", "WrongDoor", "__version__", "compiled",

@@ -34,6 +34,7 @@ from penstock.log.housekeeper import Housekeeper
 from penstock.log.identities import Identities
 from penstock.log.partition import Partition
 from penstock.log.settings import check_setting
+from penstock.log.swap import Swap
 from penstock.log.topics import Engines, Topics
 from penstock.logs import configure_logs
 from penstock.model.clock import Clock, SystemClock
@@ -113,6 +114,8 @@ class Server:
             await topics.open_ledger(GROUPS_LEDGER), self.clock, self._group_settings(), authorizer
         )
         await coordinator.start()
+        topics.swapped = coordinator.follow_swap
+        await topics.finish_swaps()
         await coordinator.keep_only_topics(topics.by_name)
         transactions = self._transactions = Transactions(
             await topics.open_ledger(TRANSACTIONS_LEDGER),
@@ -131,6 +134,7 @@ class Server:
             default_partitions=settings.default_partitions,
             auto_create_topics=settings.auto_create_topics,
             topic_deleted=self._forget_topic,
+            check_swap=self._check_swap,
         )
         gatherer = Gatherer(topics, administrator, publisher)
         queues = Queues(
@@ -181,6 +185,16 @@ class Server:
         await self._broker.coordinator.forget_topic(name)
         await self._broker.routers.forget_topic(name)
         await self._broker.queues.forget_topic(name)
+
+    def _check_swap(self, swap: Swap) -> None:
+        """What is kept elsewhere about a topic, beside groups' offsets, cannot follow its name to another log."""
+        assert self._broker is not None
+        for name in (swap.name, swap.other):
+            self._broker.routers.check_unbound(name)
+            self._broker.queues.check_unread(name)
+            self._broker.coordinator.check_unread(name)
+            self._broker.transactions.check_unwritten(name)
+        self._broker.coordinator.check_room({group for group, _, _ in swap.offsets})
 
     def _engines(self) -> Engines:
         memory = MemoryEngine(self.clock)

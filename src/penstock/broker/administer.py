@@ -1,10 +1,11 @@
 """Administration: creating, altering and deleting topics, their settings and their records."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from penstock.log.settings import SETTINGS, check_setting, topic_settings
+from penstock.log.swap import Swap
 from penstock.log.topics import Topic, Topics
-from penstock.model.errors import InvalidSetting, NotAllowed, OffsetOutOfRange, UnknownTopic
+from penstock.model.errors import Conflict, InvalidRequest, InvalidSetting, NotAllowed, OffsetOutOfRange, UnknownTopic
 from penstock.model.ids import NO_TOPIC_ID, check_topic_name, is_internal
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
@@ -21,12 +22,15 @@ class Administrator:
         default_partitions: int,
         auto_create_topics: bool,
         topic_deleted: Callable[[str], Awaitable[None]],
+        check_swap: Callable[[Swap], None] = lambda swap: None,
     ) -> None:
+        """`check_swap` raises what speaks against giving these names other logs."""
         self._topics = topics
         self._authorizer = authorizer
         self.default_partitions = default_partitions
         self.auto_create_topics = auto_create_topics
         self._topic_deleted = topic_deleted
+        self._check_swap = check_swap
 
     async def create_topic(
         self,
@@ -69,6 +73,37 @@ class Administrator:
         """Delete a topic, and what is kept elsewhere about it: the offsets that groups committed."""
         await self._topics.delete(self._own(principal, Operation.DELETE, name).name)
         await self._topic_deleted(name)
+
+    async def swap_topics(
+        self,
+        principal: Principal,
+        name: str,
+        other: str,
+        ends: Sequence[int],
+        offsets: Sequence[tuple[str, int, int]] = (),
+        topic_id: str | None = None,
+    ) -> None:
+        """Let two topics exchange their names, if `name` is the topic, and ends, as the caller believes; else Conflict.
+
+        Groups have these offsets (group, partition, next offset to read) for `name` from then on, and no others.
+        """
+        for topic in (name, other):
+            self._own(principal, Operation.ALTER, topic)
+        if name == other:
+            raise InvalidRequest(f"topic {name!r} cannot be swapped with itself")
+        count = self._topics.get(other).partition_count
+        for group, partition, offset in offsets:
+            if not group or not 0 <= partition < count or offset < 0:
+                raise InvalidRequest(f"{group!r}, {partition}, {offset} is no offset of {other!r} ({count} partitions)")
+            self._authorizer.check(principal, Operation.READ, Resource.GROUP, group)
+        swap = Swap(name, other, tuple(offsets))
+
+        def check(topic: Topic) -> None:
+            if topic_id is not None and str(topic.id) != topic_id:
+                raise Conflict(f"topic {name!r} has the id {topic.id}, not {topic_id}")
+            self._check_swap(swap)
+
+        await self._topics.swap(swap, ends, check)
 
     async def add_partitions(self, principal: Principal, name: str, count: int, *, validate_only: bool = False) -> None:
         topic = self._own(principal, Operation.ALTER, name)

@@ -8,11 +8,12 @@ nobody can fetch, what a crash could take back.
 import asyncio
 import uuid
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 from penstock.broker.group_hosting import GroupHost
 from penstock.broker.hosting import Hosted, Ledger, answer
-from penstock.delivery.decision import Decision, Reply
+from penstock.delivery.decision import Decision, Moment, Reply
 from penstock.delivery.group import Group, Refusals
 from penstock.delivery.group_events import (
     ANY_GENERATION,
@@ -31,8 +32,10 @@ from penstock.delivery.group_events import (
 )
 from penstock.delivery.group_facts import OffsetFact
 from penstock.delivery.offsets import Commit, TopicPartition
+from penstock.log.swap import Swap
 from penstock.model.clock import Clock
 from penstock.model.errors import (
+    GroupSubscribed,
     IllegalGeneration,
     InvalidGroup,
     NotAllowed,
@@ -232,6 +235,31 @@ class Coordinator:
                 forgotten.append(future)
         await asyncio.gather(*forgotten)
 
+    def check_unread(self, topic: str) -> None:
+        """Raise GroupSubscribed if a group's members read this topic, so that its offsets are theirs to move."""
+        for name, hosted in self._host.groups.items():
+            if hosted.machine.reads(topic):
+                raise GroupSubscribed(f"group {name!r} reads topic {topic!r}: stop its members first")
+
+    def check_room(self, names: Collection[str]) -> None:
+        """Raise what speaks against giving these groups offsets: there may be no room for those that are new."""
+        self._host.check_room(names)
+
+    async def follow_swap(self, swap: Swap) -> None:
+        """Two topics have exchanged their names: of the one groups have the given offsets and no others, of the other
+        none. Returns when that is durable; may be told again."""
+        await self.forget_topic(swap.other)
+        commits: dict[str, dict[TopicPartition, Commit]] = {name: {} for name in self._host.groups}
+        for name, partition, offset in swap.offsets:
+            commits.setdefault(name, {})[TopicPartition(swap.name, partition)] = Commit(offset)
+        replaced = []
+        for name, ours in commits.items():
+            hosted = self._host.admit(name) if ours else self._host.groups.get(name)
+            if hosted is not None and (ours or hosted.machine.offsets.of_topic(swap.name)):
+                event = partial(_replace, hosted.machine, self._host.now, swap.name, ours)
+                replaced.append(self._host.ask(hosted, event))
+        await asyncio.gather(*replaced)
+
     async def keep_only_topics(self, topics: Collection[str]) -> None:
         """At start: a topic's deletion may have been durable and that of its offsets not yet."""
         known: set[str] = set()
@@ -296,3 +324,7 @@ def _named(name: str) -> str:
     if not name:
         raise InvalidGroup("a group that is joined must have a name")
     return name
+
+
+def _replace(group: Group, now: Moment, topic: str, commits: dict[TopicPartition, Commit], ticket: int) -> Decision:
+    return group.replace_topic(now, ticket, topic, commits)

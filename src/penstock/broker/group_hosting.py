@@ -1,6 +1,6 @@
 """Where group machines live. A group comes with the first event for it and goes when nothing is left of it."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from penstock.broker.hosting import Host, Hosted, Ledger
 from penstock.delivery.decision import Effect
@@ -34,11 +34,15 @@ class GroupHost(Host[Hosted[Group]]):
         hosted = self.groups.get(name)
         if hosted is not None:
             return hosted
-        if len(self.groups) >= self._settings.max_groups:
-            raise LimitReached(f"the server keeps at most {self._settings.max_groups} groups (max_groups)")
-        if len(name) > GROUP_NAME_MAX_CHARS:
-            raise InvalidGroup(f"a group's name may have {GROUP_NAME_MAX_CHARS} characters")
+        self.check_room((name,))
         return self._add(name)
+
+    def check_room(self, names: Collection[str]) -> None:
+        new = [name for name in names if name not in self.groups]
+        if len(self.groups) + len(new) > self._settings.max_groups:
+            raise LimitReached(f"the server keeps at most {self._settings.max_groups} groups (max_groups)")
+        if any(len(name) > GROUP_NAME_MAX_CHARS for name in new):
+            raise InvalidGroup(f"a group's name may have {GROUP_NAME_MAX_CHARS} characters")
 
     def _add(self, name: str) -> Hosted[Group]:
         hosted = self.groups[name] = Hosted(Group(name, self._settings))

@@ -144,7 +144,7 @@ class Pile:
         for stretch in self.stretches:
             try:
                 if self.partition.closed:
-                    raise UnknownTopic(f"topic {self.partition.stream.topic!r} was deleted")
+                    raise UnknownTopic(f"topic {self.partition.topic!r} was deleted")
                 if broken is not None:
                     raise broken  # the log fails what follows a failure: no later number may overtake
                 if stretch.numbered is not None:

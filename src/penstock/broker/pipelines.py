@@ -1,7 +1,7 @@
 """Pipelines: who runs, how it does, and who was asked to stop. All of it is told by the pipelines themselves.
 
-Nothing here is durable: a pipeline reports every few seconds, so after a restart the next reports tell it all again, but
-for orders to stop that were not taken yet. Nothing here has a timer: what time brings is decided when somebody asks.
+Nothing here is durable: a pipeline reports every few seconds, so after a restart the next reports tell it all again,
+but for orders to stop that were not taken yet. There is no timer: what time brings is decided when somebody asks.
 
     reported            shown as it says
     silent for 30 s     shown as lost, unless its last word was that it had ended

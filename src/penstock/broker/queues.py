@@ -194,9 +194,12 @@ class Queues:
         return purged
 
     async def redrive(self, principal: Principal, topic: str, name: str, limit: int = 10_000) -> int:
-        """Dead letters of this view back to the topics they came from, for this view only; how many that were."""
+        """Dead letters of this view back to the topics they came from, for this view only; how many that were.
+
+        A limit of 0 only makes the view that they are redriven from.
+        """
         view = self._get(principal, Operation.ALTER, topic, name)
-        if limit < 1:
+        if limit < 0:
             raise InvalidRequest(f"a redrive of {limit} messages")
         self._expiry.use(view)
         return await self._unbreakable(self._redrive(view, limit))
@@ -330,6 +333,11 @@ class Queues:
         """Let happen what time brings. Timers do this; a test with a clock of its own may."""
         self._host.alarms.run_due()
         self._host.chores.run_due()
+
+    def check_unread(self, topic: str) -> None:
+        """Raise InvalidRequest if a view reads this topic: its places are offsets of this log."""
+        for view in self._registry.by_topic.get(topic, ()):
+            raise InvalidRequest(f"topic {topic!r} is read by the queue view {view.address!r}: delete that first")
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so are its views, and other views no longer read it."""

@@ -25,6 +25,7 @@ from penstock.broker.queues import Queues, QueueSettings, Source
 from penstock.delivery.filters import Match, compile_filter
 from penstock.log.topics import Topics
 from penstock.model.errors import (
+    InvalidRequest,
     InvalidSetting,
     LimitReached,
     NotAllowed,
@@ -145,6 +146,14 @@ class Routers:
                 await self._take_up(router)
             except PenstockError as error:
                 _log.warning("router %s does not work as it should: %s", router.name, error)
+
+    def check_unbound(self, topic: str) -> None:
+        """Raise InvalidRequest if the topic is a router's or the target of one: what was copied is known by its log."""
+        for router in self._by_name.values():
+            if topic == router.name or any(binding.to.partition("/")[0] == topic for binding in router.bindings):
+                raise InvalidRequest(
+                    f"topic {topic!r} belongs to the router {router.name!r}: unbind or delete that first"
+                )
 
     async def forget_topic(self, topic: str) -> None:
         """A topic was deleted: so is its router, and so are the bindings to it and to its views."""

@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple, TypedDict
 from penstock.client.message import Message
 from penstock.client.session import Session
 from penstock.model.batch import decode_batch
-from penstock.model.errors import TopicExists, UnknownRouter, UnknownTopic, UnknownView, ViewExists
+from penstock.model.errors import Conflict, TopicExists, UnknownRouter, UnknownTopic, UnknownView, ViewExists
 from penstock.wire.native import messages as wire
 
 DEFAULT_VIEW = "queue"
@@ -140,6 +140,24 @@ class Admin:
             request = wire.DescribeTopics(wanted[start : start + DESCRIBED_AT_ONCE], settings)
             found += (await self._session.call(request)).topics
         return [_described(one) for one in found]
+
+    async def swap_topics(
+        self,
+        name: str,
+        other: str,
+        ends: Sequence[int],
+        offsets: Mapping[str, Mapping[int, int]] | None = None,
+    ) -> None:
+        """Let two topics exchange their names, if the partitions of `name` end at `ends`; else Conflict is raised.
+
+        `offsets`: what groups have of `name` from then on, by group and partition; all else that was committed for the
+        two names is forgotten.
+        """
+        topic_id = (await self.describe_topic(name)).topic_id
+        kept = [(group, *place) for group, places in (offsets or {}).items() for place in places.items()]
+        answer = await self._session.call(wire.SwapTopics(name, other, list(ends), kept, topic_id), done_if=Conflict)
+        if answer is None and (await self.describe_topic(name)).topic_id == topic_id:
+            raise Conflict(f"topic {name!r} does not end where it was believed to, or is being written to")
 
     # -- queue views --------------------------------------------------------------------------------------------
 

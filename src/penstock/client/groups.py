@@ -14,11 +14,17 @@ Place = tuple[str, int]  # topic, partition
 
 
 class Bounds(NamedTuple):
-    """A partition's first offset, the one after its last, and the first at or after the time that was asked for."""
+    """A partition's first offset, the one after the last that can be read (before any transaction that is open), and
+    the first at or after the time that was asked for."""
 
     start: int
     end: int
     found: int
+
+
+def stable_end(answer: wire.Offsets) -> int:
+    """Where reading what is committed ends now; servers without transactions tell nothing but the end."""
+    return answer.stable if answer.stable >= 0 else answer.end
 
 
 class GroupListing(NamedTuple):
@@ -67,7 +73,7 @@ class Groups:
 
     async def offsets(self, topic: str, partition: int = 0, timestamp_ms: int | None = None) -> Bounds:
         answer = await self._session.call(wire.ListOffsets(topic, partition, timestamp_ms))
-        return Bounds(answer.start, answer.end, answer.found)
+        return Bounds(answer.start, stable_end(answer), answer.found)
 
     async def bounds(self, places: Iterable[Place], timestamp_ms: int | None = None) -> dict[Place, Bounds]:
         """As `offsets`, for many partitions at once."""

@@ -72,7 +72,7 @@ class Claim:
 class Run:
     """Records of one claim that follow each other, all for one partition."""
 
-    __slots__ = ("acks", "claim", "deadline", "indexes", "records", "size_bytes")
+    __slots__ = ("acks", "claim", "deadline", "indexes", "is_fixed", "records", "size_bytes")
 
     def __init__(
         self,
@@ -82,8 +82,11 @@ class Run:
         size_bytes: int,
         acks: int,
         deadline: float,
+        is_fixed: bool = False,
     ) -> None:
+        """`is_fixed`: whoever published it chose the partition."""
         self.claim = claim
+        self.is_fixed = is_fixed
         self.indexes = indexes
         self.records = records
         self.size_bytes = size_bytes
@@ -92,9 +95,9 @@ class Run:
 
     def split(self, count: int) -> "tuple[Run, Run]":
         head_bytes = sum(map(record_bytes, self.records[:count]))
-        head = Run(self.claim, self.indexes[:count], self.records[:count], head_bytes, self.acks, self.deadline)
-        tail_bytes = self.size_bytes - head_bytes
-        tail = Run(self.claim, self.indexes[count:], self.records[count:], tail_bytes, self.acks, self.deadline)
+        rest = (self.acks, self.deadline, self.is_fixed)
+        head = Run(self.claim, self.indexes[:count], self.records[:count], head_bytes, *rest)
+        tail = Run(self.claim, self.indexes[count:], self.records[count:], self.size_bytes - head_bytes, *rest)
         return head, tail
 
     def fail(self, error: PenstockError) -> None:
@@ -250,6 +253,15 @@ class Lane:
     def drop(self, batch: Batch) -> None:
         if batch in self.open:
             self.open.remove(batch)
+
+    def give_back(self) -> list[Run]:
+        """All that is not stored, of a partition that is not there any more."""
+        runs = [run for batch in self.open for run in batch.runs] + list(self.waiting)
+        self.open.clear()
+        self.waiting.clear()
+        self.waiting_bytes = 0
+        self.resting = False
+        return runs
 
     def doubt(self) -> None:
         """The connection broke: nobody knows what became of what was sent."""

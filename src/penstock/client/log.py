@@ -14,6 +14,7 @@ from typing import Literal
 
 from penstock.client.connection import Answer, Connection
 from penstock.client.errors import Disconnected
+from penstock.client.groups import stable_end
 from penstock.client.message import Message
 from penstock.client.push import CREDIT, PushSubscription
 from penstock.client.session import Session, pause_s
@@ -100,9 +101,9 @@ class LogSubscription(PushSubscription):
         asked = (self._session.call(wire.ListOffsets(self.topic, one, timestamp_ms)) for one in unknown)
         for partition, bounds in zip(unknown, await asyncio.gather(*asked), strict=True):
             if timestamp_ms is not None:
-                offsets[partition] = bounds.found if bounds.found >= 0 else bounds.end
+                offsets[partition] = bounds.found if bounds.found >= 0 else stable_end(bounds)
             else:
-                offsets[partition] = bounds.end if start == "latest" else bounds.start
+                offsets[partition] = stable_end(bounds) if start == "latest" else bounds.start
         return offsets
 
     # -- fetching -----------------------------------------------------------------------------------------------

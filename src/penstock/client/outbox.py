@@ -36,6 +36,7 @@ class Outbox:
             lane = self.lane(0)
             lane.add(run)
             return [lane]
+        run.is_fixed = run.is_fixed or any(chosen != ANY_PARTITION for chosen in wanted)
         parts: dict[int, list[int]] = {}
         turn %= count
         for index, record in enumerate(run.records):
@@ -55,5 +56,5 @@ class Outbox:
             records = [run.records[index] for index in indexes]
             size_bytes = sum(map(record_bytes, records))
             places = [run.indexes[index] for index in indexes]
-            lane.add(Run(run.claim, places, records, size_bytes, run.acks, run.deadline))
+            lane.add(Run(run.claim, places, records, size_bytes, run.acks, run.deadline, run.is_fixed))
         return lanes

@@ -262,6 +262,11 @@ class Publisher:
                 self._fail_lane(lane, answer)
             return
         outbox.partitions = answer.topics[0].partitions
+        for lane in [lane for lane in outbox.lanes.values() if lane.partition >= outbox.partitions]:
+            # The topic has another log now, with fewer partitions.
+            del outbox.lanes[lane.partition]
+            self._busy.pop(lane, None)
+            unsorted += [(run, [lane.partition] * len(run.records) if run.is_fixed else []) for run in lane.give_back()]
         for run, wanted in unsorted:
             self._sort(outbox, run, wanted)
         self._flush()

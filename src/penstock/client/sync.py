@@ -208,6 +208,11 @@ class SyncClient:
     def describe_topics(self, names: Iterable[str], *, settings: bool = True) -> list[TopicDescription]:
         return self._loop.wait(self.inner.describe_topics(names, settings=settings))
 
+    def swap_topics(
+        self, name: str, other: str, ends: Sequence[int], offsets: Mapping[str, Mapping[int, int]] | None = None
+    ) -> None:
+        self._loop.wait(self.inner.swap_topics(name, other, ends, offsets))
+
     def offsets(self, topic: str, partition: int = 0, timestamp_ms: int | None = None) -> Bounds:
         return self._loop.wait(self.inner.offsets(topic, partition, timestamp_ms))
 

@@ -173,6 +173,22 @@ class Group(Membership):
         decision.facts.extend(self._drop(lambda partition: partition.topic == topic))
         return decision
 
+    def reads(self, topic: str) -> bool:
+        """Whether a member reads the topic, or may, or an open transaction is about to say how far it was read."""
+        if self.state is not EMPTY:
+            subscribed = self.roster.subscribed_topics(self.protocol_type)
+            if subscribed is None or topic in subscribed:
+                return True
+        return any(partition.topic == topic for partition in self.pending_offsets.partitions())
+
+    def replace_topic(self, now: Moment, ticket: int, topic: str, commits: Mapping[TopicPartition, Commit]) -> Decision:
+        """The topic's name has another log now: of its offsets these are left. May be told again."""
+        decision = Decision()
+        decision.facts.extend(self._drop(lambda partition: partition.topic == topic and partition not in commits))
+        decision.facts.extend(self.offsets.commit(commits, now.wall_ms, None))
+        decision.reply(ticket, None)
+        return decision
+
     def _drop(self, wanted: Callable[[TopicPartition], bool]) -> list[Fact]:
         return [*self.offsets.drop(wanted), *self.pending_offsets.drop(wanted)]
 

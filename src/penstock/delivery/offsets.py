@@ -50,6 +50,9 @@ class Offsets:
         yield from self._kept
         yield from (partition for partition in self._in_flight if partition not in self._kept)
 
+    def of_topic(self, topic: str) -> bool:
+        return any(partition.topic == topic for partition in self.known())
+
     # -- deciding -----------------------------------------------------------------------------------------------
 
     def commit(self, commits: Mapping[TopicPartition, Commit], now_ms: int, expires_ms: int | None) -> list[Fact]:

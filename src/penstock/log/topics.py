@@ -1,20 +1,23 @@
 """The catalogue: which topics there are, how each is kept, and its partitions, opened when first used.
 
 A topic is a fact in the catalogue's ledger. Creating, altering and deleting one records the fact first and shows it
-when the fact is durable. Start-up replays the ledger and touches no partition.
+when the fact is durable. Start-up replays the ledger and touches no partition. How two topics exchange their names is
+told in `log/swap.py`.
 """
 
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from penstock.log.ledger import Ledger
 from penstock.log.partition import Partition
 from penstock.log.settings import TopicSettings, topic_settings
+from penstock.log.swap import RETRY_AFTER_S, Swap, check_ends, check_rest, encode_swap
 from penstock.model.clock import Clock
 from penstock.model.errors import (
     InvalidPartitions,
@@ -36,6 +39,7 @@ MAX_PARTITIONS_PER_TOPIC = 10_000
 
 _NAMESPACE = uuid.UUID("5f0e3c1a-7c52-4f0b-9d0c-70656e73746b")
 _TOPIC_KEY = b"topic:"
+_SWAP_KEY = b"swap:"
 
 _INTERNAL_SETTINGS: Mapping[str, str] = {
     "cleanup.policy": "compact",
@@ -49,6 +53,11 @@ class _TopicFact(msgspec.Struct, omit_defaults=True):
     id: str
     partitions: int
     settings: dict[str, str] = {}
+    made_as: tuple[str, str] | None = None  # name and id under which its bytes lie, if they are others
+
+
+async def _nothing_to_follow(swap: Swap) -> None:
+    """For a catalogue that has no groups beside it."""
 
 
 @dataclass(slots=True)
@@ -58,10 +67,15 @@ class Topic:
     settings: TopicSettings
     partitions: list[Partition | None]  # None until first used
     internal: bool = False
+    made_as: tuple[str, TopicId] | None = None  # name and id under which its bytes lie, if they are others
 
     @property
     def partition_count(self) -> int:
         return len(self.partitions)
+
+    @property
+    def stored_as(self) -> tuple[str, TopicId]:
+        return self.made_as or (self.name, self.id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +103,7 @@ class Topics:
     max_partitions: int = 200_000
     opened: Callable[[Partition], None] = lambda partition: None  # told of each partition when it opens
     grown: Callable[[Topic], None] = lambda topic: None  # told of each topic that was given more partitions
+    swapped: Callable[[Swap], Awaitable[None]] = _nothing_to_follow  # what follows a swap elsewhere, before it is shown
     by_name: dict[str, Topic] = field(default_factory=dict)
     by_id: dict[TopicId, Topic] = field(default_factory=dict)
     partition_count: int = 0
@@ -96,6 +111,8 @@ class Topics:
     _ledger: Ledger | None = None
     _opening: dict[StreamId, asyncio.Task[Partition]] = field(default_factory=dict)
     _changing: dict[str, asyncio.Future[None]] = field(default_factory=dict)
+    _unfinished: dict[str, Swap] = field(default_factory=dict)
+    _unbroken: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def start(self) -> None:
         """Replay the catalogue."""
@@ -109,12 +126,20 @@ class Topics:
                     facts.pop(name, None)
                 else:
                     facts[name] = msgspec.json.decode(value, type=_TopicFact)
+            elif key.startswith(_SWAP_KEY):
+                self._unfinished.pop(key[len(_SWAP_KEY) :].decode(), None)
+                if value is not None:
+                    swap = msgspec.json.decode(value, type=Swap)
+                    self._unfinished[swap.name] = swap
         for name, fact in facts.items():
-            self._show(self._topic(name, uuid.UUID(fact.id), fact.partitions, fact.settings))
+            topic = self._topic(name, uuid.UUID(fact.id), fact.partitions, fact.settings)
+            if fact.made_as is not None:
+                topic.made_as = fact.made_as[0], uuid.UUID(fact.made_as[1])
+            self._show(topic)
 
     async def sweep(self) -> None:
         """Remove what deletions cut short by a crash left behind. At start, after every ledger was opened."""
-        kept = frozenset(self.by_id)
+        kept = frozenset(topic.stored_as[1] for topic in self.by_id.values())
         for engine in self.engines.all():
             await engine.retain_only(kept)
 
@@ -149,7 +174,7 @@ class Topics:
         partition = topic.partitions[index]
         if partition is not None:
             return partition
-        stream = StreamId(topic.name, topic.id, index)
+        stream = StreamId(*topic.stored_as, index)
         opening = self._opening.get(stream)
         if opening is None:
             opening = asyncio.create_task(self._open(topic, stream))
@@ -162,6 +187,7 @@ class Topics:
         partition = await Partition.open(stream, engine, topic.settings, self.clock)
         if self.by_id.get(topic.id) is not topic:
             raise UnknownTopic(f"topic {topic.name!r} was deleted")
+        partition.topic = topic.name
         topic.partitions[stream.partition] = partition
         if partition.settings is not topic.settings:  # altered meanwhile
             partition.configure(topic.settings)
@@ -239,16 +265,95 @@ class Topics:
             for partition in topic.partitions:
                 if partition is not None:
                     partition.close()
-            await self.engines.of(topic.settings).delete(topic.id)
+            await self.engines.of(topic.settings).delete(topic.stored_as[1])
 
-    async def close(self) -> None:
-        """Leave checkpoints behind so that the next start need not read logs, then close the engines."""
-        for partition in self.open_partitions():
+    async def swap(self, swap: Swap, ends: Sequence[int], check: Callable[[Topic], None]) -> None:
+        """Let two topics exchange their names, if the first ends at `ends` and `check(topic)` of it raises nothing."""
+        swapping = asyncio.get_running_loop().create_task(self._swap(swap, ends, check))
+        self._unbroken.add(swapping)  # half of it must not be left because somebody stops waiting
+        swapping.add_done_callback(self._unbroken.discard)
+        await asyncio.shield(swapping)
+
+    async def finish_swaps(self) -> None:
+        """At start, before anybody is let in: what a crash cut short after it was recorded."""
+        for swap in list(self._unfinished.values()):
+            await self._follow(swap)
+
+    async def _swap(self, swap: Swap, ends: Sequence[int], check: Callable[[Topic], None]) -> None:
+        first, second = sorted((swap.name, swap.other))
+        async with self._Change(self, first), self._Change(self, second):
+            one, two = self.get(swap.name), self.get(swap.other)
+            ours = [await self.open(one, index) for index in range(one.partition_count)]
+            others = [await self.open(two, index) for index in range(two.partition_count)]
+            check(one)
+            check_ends(swap.name, ours, ends)
+            check_rest(swap.name, ours)
+            check_rest(swap.other, others)
+            became = self._exchanged(one, two)
+            told = [(_SWAP_KEY + swap.name.encode(), encode_swap(swap)), *map(self._fact, became)]
+            for partition in (*ours, *others):
+                partition.close()
+            assert self._ledger is not None
+            try:
+                await self._checkpoint((*ours, *others))
+                await self._ledger.record_together(told)
+            except BaseException:
+                became = [self._renewed(one), self._renewed(two)]  # as they were, to be opened again
+                raise
+            else:
+                await self._follow(swap)
+            finally:
+                for topic in (one, two):
+                    del self.by_id[topic.id]
+                    self.partition_count -= topic.partition_count
+                for topic in became:
+                    self._show(topic)
+                for partition in (*ours, *others):
+                    partition.close()  # again, for whoever came back while there was nothing new to find
+
+    async def _follow(self, swap: Swap) -> None:
+        """Until it succeeds: the swap is recorded, so it has happened. What is recorded of it goes last, for it would
+        give groups their offsets once more after a crash."""
+        self._unfinished[swap.name] = swap
+        assert self._ledger is not None
+        is_first = True
+        while True:
+            try:
+                await self.swapped(swap)
+                await self._ledger.record(_SWAP_KEY + swap.name.encode(), None)
+                break
+            except PenstockError as error:
+                if is_first:
+                    _log.warning("topics %s and %s wait to be swapped: %s", swap.name, swap.other, error)
+                is_first = False
+            await asyncio.sleep(RETRY_AFTER_S)
+        del self._unfinished[swap.name]
+
+    @staticmethod
+    def _exchanged(one: Topic, two: Topic) -> list[Topic]:
+        return [
+            Topic(name.name, uuid.uuid4(), log.settings, [None] * log.partition_count, made_as=log.stored_as)
+            for name, log in ((one, two), (two, one))
+        ]
+
+    @staticmethod
+    def _renewed(topic: Topic) -> Topic:
+        return Topic(topic.name, topic.id, topic.settings, [None] * topic.partition_count, made_as=topic.made_as)
+
+    async def _checkpoint(self, partitions: Sequence[Partition]) -> None:
+        """So that opening them again is quick."""
+        for partition in partitions:
             try:
                 await partition.checkpoint()
             except PenstockError as error:
-                # A full or failing disk must not keep the rest from closing; the next open reads the log instead.
                 _log.warning("no checkpoint of %s: %s", partition.stream, error)
+
+    async def close(self) -> None:
+        """Leave checkpoints behind so that the next start need not read logs, then close the engines."""
+        for task in self._unbroken:
+            task.cancel()
+        # A full or failing disk must not keep the rest from closing; the next open reads the log instead.
+        await self._checkpoint(self.open_partitions())
         for engine in self.engines.all():
             await engine.close()
 
@@ -278,8 +383,14 @@ class Topics:
 
     async def _record(self, topic: Topic, partitions: int, settings: Mapping[str, str]) -> None:
         assert self._ledger is not None
-        fact = _TopicFact(topic.id.hex, partitions, dict(settings))
-        await self._ledger.record(_TOPIC_KEY + topic.name.encode(), msgspec.json.encode(fact))
+        await self._ledger.record(*self._fact(topic, partitions, settings))
+
+    @staticmethod
+    def _fact(topic: Topic, partitions: int = 0, settings: Mapping[str, str] | None = None) -> tuple[bytes, bytes]:
+        made_as = None if topic.made_as is None else (topic.made_as[0], topic.made_as[1].hex)
+        overrides = topic.settings.overrides if settings is None else settings
+        fact = _TopicFact(topic.id.hex, partitions or topic.partition_count, dict(overrides), made_as)
+        return _TOPIC_KEY + topic.name.encode(), msgspec.json.encode(fact)
 
     def _check_count(self, name: str, partitions: int, added: int) -> None:
         if not 1 <= partitions <= MAX_PARTITIONS_PER_TOPIC:

@@ -15,6 +15,7 @@ from penstock.wire.native.messages import (
     Message,
     PartitionInfo,
     SettingInfo,
+    SwapTopics,
     TopicDescription,
     TopicDescriptions,
     TopicInfo,
@@ -55,6 +56,18 @@ async def alter_topic(call: Call, request: AlterTopic) -> Done:
         await administrator.change_settings(call.principal, request.name, request.settings)
     if request.partitions is not None:
         await administrator.add_partitions(call.principal, request.name, request.partitions)
+    return Done()
+
+
+@handles(SwapTopics)
+async def swap_topics(call: Call, request: SwapTopics) -> object:
+    return _swap(call, request)
+
+
+async def _swap(call: Call, request: SwapTopics) -> Message:
+    await call.broker.administrator.swap_topics(
+        call.principal, request.name, request.other, request.ends, request.offsets, request.topic_id
+    )
     return Done()
 
 

@@ -146,6 +146,7 @@ class SwapTopics(Message):
     other: str
     ends: list[int]  # of each partition of `name`; conflict if one has grown
     offsets: list[tuple[str, int, int]] = []  # group, partition, next offset to read
+    topic_id: str | None = None  # of `name` until now; conflict if it is another, so a repeat does not swap back
 
 
 class SettingInfo(msgspec.Struct, array_like=True):
