@@ -27,6 +27,7 @@ class Kind(NamedTuple):
 
     same_partitions: bool
     compacted: bool = False
+    has_order: bool = True
 
 
 def newest_only(frame: "DataFrame") -> "DataFrame":
@@ -44,7 +45,7 @@ def sums(frame: "DataFrame", kind: Kind) -> dict[int, Side]:
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
-    if kind.compacted:
+    if kind.compacted or not kind.has_order:
         ranked = frame.withColumn("rank", f.lit(0))
     elif kind.same_partitions:
         ranked = frame.withColumn("rank", f.row_number().over(Window.partitionBy("partition").orderBy("offset")))
@@ -114,8 +115,9 @@ def differences(
             found.tell("doubled", doubled, "in", "at", "the mirror has the same record before")
             foreign = foreign.join(contents, ["lane", "h1", "h2"], "left_anti")
             found.tell("foreign", foreign, "in", "at", "the topic has no such record")
-            late = _late(matched, kind)
-            found.tell("out of order", late, "from", "offset", "stands in the mirror before its predecessor")
+            if kind.has_order:
+                late = _late(matched, kind)
+                found.tell("out of order", late, "from", "offset", "stands in the mirror before its predecessor")
         return found.result()
     finally:
         joined.unpersist()

@@ -3,7 +3,7 @@
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from penstock.model.errors import UnknownGroup, UnknownTopic
+from penstock.model.errors import UnknownTopic
 from penstock.pipeline.link import Link
 from penstock.wire.native import messages as wire
 
@@ -89,15 +89,13 @@ class Desk:
 
     def commits(self, topic: str) -> dict[str, dict[int, int]]:
         """Of each group that has read something of this topic, the next offset by partition."""
-        found: dict[str, dict[int, int]] = {}
-        for group in self.ask(wire.ListGroups()).groups:
-            try:
-                offsets = self.ask(wire.Committed(group.name, topic)).offsets
-            except UnknownGroup:
-                continue  # it went meanwhile
-            if offsets:
-                found[group.name] = {partition: offset for _, partition, offset in offsets}
-        return found
+        groups = [group.name for group in self.ask(wire.ListGroups()).groups]
+        replies: list[wire.Commits] = self._link.ask_all([wire.Committed(group, topic) for group in groups])
+        return {
+            group: {partition: offset for _, partition, offset in reply.offsets}
+            for group, reply in zip(groups, replies, strict=True)
+            if reply.offsets
+        }
 
     def views(self, topic: str | None = None) -> list[wire.View]:
         views: list[wire.View] = self.ask(wire.ListViews(topic)).views
