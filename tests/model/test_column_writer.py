@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 from batches import CODECS, NOON_MS, fields, headers, timestamps_ms
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.batch import TRANSACTIONAL, check_batch, decode_batch, encode_batch
@@ -61,6 +61,7 @@ def records_of(batches: Sequence[tuple[int, bytearray]], partition: int) -> list
     return found
 
 
+@settings(deadline=None)
 @given(
     st.lists(rows_of, max_size=3), st.integers(0, 9), st.sampled_from(CODECS), st.sampled_from((200, 2_000, 1 << 20))
 )
@@ -99,6 +100,7 @@ def content(record: Record) -> str:
     return repr((record.timestamp_ms, record.key, record.value, record.headers))
 
 
+@settings(deadline=None)
 @given(st.lists(st.tuples(fields, fields, headers, timestamps_ms, st.just(0)), min_size=1, max_size=20))
 def test_the_bytes_are_those_of_the_batch_codec(rows: list[Row]) -> None:
     writer = ColumnWriter("t", 1, 9, 1)
