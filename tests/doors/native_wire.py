@@ -119,6 +119,16 @@ class NativeWire:
             if offset == fetched.end:
                 return found
 
+    async def values_now(self, topic: str, *, partition: int = 0) -> list[bytes | None]:
+        """What of the partition is committed; an open transaction ends it."""
+        offset, found = 0, list[bytes | None]()
+        while True:
+            fetched = await self.reply(self.send_fetch(topic, offset, partition=partition), Fetched)
+            if fetched.next_offset == offset:
+                return found
+            found += [record.value for record in opened(fetched.batches) if record.offset >= offset]
+            offset = fetched.next_offset
+
     async def is_closed(self) -> bool:
         """Whether the server closes this connection, whatever it says before."""
         try:

@@ -25,6 +25,7 @@ from penstock.doors.line import (
     binary_read,
     binary_routers,
     binary_session,
+    binary_steps,
     binary_topics,
     binary_views,
 )
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 # Importing these modules is what registers their handlers.
 HANDLER_MODULES = (
     binary_groups, binary_pipelines, binary_publish, binary_push, binary_queues, binary_read, binary_routers,
-    binary_session, binary_topics, binary_views,
+    binary_session, binary_steps, binary_topics, binary_views,
 )  # fmt: skip
 
 _log = logging.getLogger(__name__)
