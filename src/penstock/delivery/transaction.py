@@ -371,7 +371,7 @@ class Transaction:
         if ending is not None and ending.begun:
             if not ending.running:
                 ending.run(decision)
-        elif self.writer.dirty:
+        elif self.writer.dirty and not self._telling:  # else the newest fact is still on its way
             self._tell(now, decision)
 
     def _expires_in_ms(self, now: Moment) -> int | None:
