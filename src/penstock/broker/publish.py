@@ -75,8 +75,8 @@ def _both(known: asyncio.Future[None], durable: asyncio.Future[None]) -> asyncio
     both = Grant(loop=asyncio.get_running_loop())
 
     def landed(_: asyncio.Future[None]) -> None:
-        if not (known.done() and durable.done()):
-            return
+        if both.done() or not (known.done() and durable.done()):
+            return  # both may be done before either calls back
         failure = _failure(durable) or _failure(known)
         if failure is None:
             both.set_result(None)
