@@ -89,8 +89,8 @@ async def purge_view(call: Call, request: PurgeView) -> object:
 
 @handles(RedriveView)
 async def redrive_view(call: Call, request: RedriveView) -> object:
-    if request.limit < 1:
-        raise InvalidRequest(f"limit is {request.limit}; it must be at least 1")
+    if request.limit < 0:
+        raise InvalidRequest(f"limit is {request.limit}; it must not be negative")
 
     async def redrive() -> Message:
         return Done(await call.broker.queues.redrive(call.principal, request.topic, request.view, request.limit))

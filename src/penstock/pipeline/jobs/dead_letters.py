@@ -66,7 +66,7 @@ def run(spark: "SparkSession", options: DeadLetterOptions, *, on_progress: OnPro
     try:
         counts, left_out = _counts(facts)
         on_progress(Progress("counting", sum(count.count for count in counts) + left_out))
-        width_ms, times = _times(facts)
+        width_ms, times = _times(facts, counts) if not left_out else _times(facts)
         return Report(made_ms, topics, counts, left_out, width_ms, times, _samples(found, options.samples))
     finally:
         facts.unpersist()
@@ -120,19 +120,29 @@ def _counts(facts: "DataFrame") -> tuple[list[Count], int]:
     return counts, (facts.count() - told if len(rows) == MAX_COUNTS else 0)
 
 
-def _times(facts: "DataFrame") -> tuple[int, list[tuple[int, str, int]]]:
-    """Few columns, whatever the letters' times; and few reasons, the most frequent, the others under one name."""
+def _times(facts: "DataFrame", counts: "Sequence[Count] | None" = None) -> tuple[int, list[tuple[int, str, int]]]:
+    """Few columns, whatever the letters' times; and few reasons, the most frequent, the others under one name.
+
+    Where all counts are known, they tell when the first and the last died, and the reasons.
+    """
     from pyspark.sql import functions as f
 
     from penstock.pipeline.jobs.dead_letter_page import OTHERS
     from penstock.pipeline.jobs.plots import COLOURS
 
-    ends = facts.agg(f.min("died_ms").alias("first"), f.max("died_ms").alias("last")).collect()[0]
-    if ends["first"] is None:
+    if counts is None:
+        ends = facts.agg(f.min("died_ms").alias("first"), f.max("died_ms").alias("last")).collect()[0]
+        first, last = ends["first"], ends["last"]
+        most = facts.groupBy("reason").count().orderBy(f.desc("count"), "reason").limit(COLOURS + 1).collect()
+        reasons = [row.reason for row in most]
+    else:
+        first = min((count.first_ms for count in counts), default=None)
+        last = max((count.last_ms for count in counts), default=None)
+        reasons = [reason for reason, _ in Report(0, [], list(counts)).by_reason()]
+    if first is None or last is None:
         return 0, []
-    width = bucket_width(ends["first"], ends["last"])
-    most = facts.groupBy("reason").count().orderBy(f.desc("count"), "reason").limit(COLOURS + 1).collect()
-    named = [row.reason for row in most] if len(most) <= COLOURS else [row.reason for row in most[: COLOURS - 1]]
+    width = bucket_width(first, last)
+    named = reasons if len(reasons) <= COLOURS else reasons[: COLOURS - 1]
     reason = f.when(f.col("reason").isin(named), f.col("reason")).otherwise(OTHERS)
     bucket = (f.floor(f.col("died_ms") / width) * width).cast("bigint")
     rows = facts.groupBy(bucket.alias("bucket"), reason.alias("why")).count().orderBy("bucket", "why").collect()
