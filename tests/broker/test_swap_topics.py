@@ -188,7 +188,7 @@ async def test_an_open_transaction_is_waited_for(house: SwapHouse) -> None:
         [Record(0, 1000, None, b"t")], producer_id=7, producer_epoch=0, base_sequence=0, attributes=TRANSACTIONAL
     )
     await partition.append(read_header(batch), batch).durable
-    with pytest.raises(InvalidRequest, match="transaction"):
+    with pytest.raises(Conflict, match="transaction"):
         await house.swap(ends=(1, 3))
     await partition.end_transaction(7, 0, False).durable
     await house.swap(ends=(2, 3))

@@ -59,7 +59,7 @@ def test_publish_by_key_and_fetch(client: PageClient, topic: str) -> None:
     )
     assert published(client, topic, partition, batch) == 0
     assert published(client, topic, partition, batch) == 0  # again, and stored once
-    assert client.ask(LIST_OFFSETS, topic, partition) == (OFFSETS, [0, 2, -1])
+    assert client.ask(LIST_OFFSETS, topic, partition) == (OFFSETS, [0, 2, -1, 2])
     kind, (batches, next_offset, start, end) = client.ask(FETCH, topic, partition, 0, 1 << 20, 0)
     assert (kind, next_offset, start, end) == (FETCHED, 2, 0, 2)
     assert Page(batches).batch()[1] == [

@@ -231,6 +231,27 @@ async def test_stream_that_never_held_anything_can_begin_elsewhere(engine: Engin
     assert await read_all(engine, STREAM) == joined(chunks)
 
 
+async def test_files_hold_what_a_read_returns(engine: Engine) -> None:
+    """Of an engine that has files: none is told of by another."""
+    assert list(await engine.files(STREAM, 0, END)) == []
+    chunks = await fill(engine, 13)
+    if not await engine.files(STREAM, 0, END):
+        assert isinstance(engine, MemoryEngine)
+        return
+    await engine.trim(STREAM, 3)
+    for start in range(26):
+        for end in range(start, 28):
+            held = b""
+            spans = list(await engine.files(STREAM, start, end))
+            for span in spans:
+                with open(span.path, "rb") as file:
+                    held += file.read()[span.position : span.size_bytes]
+                assert span.base_offset <= max(start, span.base_offset) < span.end_offset
+            wanted = [chunk for chunk in chunks if chunk.end_offset > max(start, 3) and chunk.base_offset < end]
+            assert held == joined(wanted if max(start, 3) < end else []), (start, end)
+            assert not spans or spans[-1].end_offset >= min(end, 26)
+
+
 async def test_seek_finds_the_first_chunk_young_enough(engine: Engine) -> None:
     times = [1000, 5000, 3000, 9000, 2000, 7000, 9000, 12000, 100, 13000]
     chunks = [make_chunk(at, timestamp_ms=time) for at, time in enumerate(times)]

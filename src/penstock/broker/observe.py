@@ -1,14 +1,18 @@
 """Observation: what topics there are and how far they reach. Nothing here changes anything."""
 
-from collections.abc import Iterator
+import ipaddress
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from penstock.log.partition import Found, Partition
 from penstock.log.settings import SETTINGS, Setting
 from penstock.log.topics import Topic, Topics
+from penstock.log.transactions import Aborted
+from penstock.model.errors import OffsetOutOfRange
 from penstock.model.ids import check_topic_name
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
+from penstock.storage.engine import FileSpan
 
 
 class SettingView(NamedTuple):
@@ -26,6 +30,13 @@ class ActiveProducer(NamedTuple):
     last_sequence: int  # -1 when not known
     seen_ms: int
     transaction_start: int  # first offset of the transaction that it has open here, or -1
+
+
+class Location(NamedTuple):
+    """Where a range of a partition lies, and what of it was aborted."""
+
+    files: Sequence[FileSpan]
+    aborted: Sequence[Aborted]
 
 
 class Observer:
@@ -60,6 +71,19 @@ class Observer:
         """The record with the largest timestamp."""
         return await (await self.partition(principal, name, index)).find_newest(committed=committed)
 
+    async def locate(self, principal: Principal, name: str, index: int, start: int, end: int) -> Location:
+        """Which files hold these offsets, for a reader on this machine; none for others, and none of a topic that is
+        compacted: its files are replaced by others of the same name at any time."""
+        self._authorizer.check(principal, Operation.READ, Resource.TOPIC, name)
+        partition = await self.partition(principal, name, index)
+        files: Sequence[FileSpan] = ()
+        if _is_near(principal.host) and not partition.settings.compacted:
+            files = await partition.engine.files(partition.stream, start, end)
+        if not partition.start_offset <= start <= end <= partition.durable_end:
+            kept = f"{partition.start_offset} to {partition.durable_end}"
+            raise OffsetOutOfRange(f"{name}-{index} has the offsets {kept}, not {start} to {end}")
+        return Location(files, partition.transactions.aborted_within(start, end))
+
     async def producers(self, principal: Principal, name: str, index: int) -> list[ActiveProducer]:
         """Who writes to a partition with an identity of its own, and which transactions are open there."""
         self._authorizer.check(principal, Operation.READ, Resource.TOPIC, name)
@@ -88,3 +112,13 @@ class Observer:
             SettingView(s, own.get(s.name, server.get(s.name, s.default)), s.name in own, s.name in server)
             for s in SETTINGS.values()
         ]
+
+
+def _is_near(host: str) -> bool:
+    """Whether this is an address of the machine itself."""
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback

@@ -55,6 +55,4 @@ def check_rest(name: str, partitions: Sequence[Partition]) -> None:
         if partition.durable_end != partition.end_offset:
             raise Conflict(f"{name}-{partition.stream.partition} is being written to")
         if partition.transactions.open:
-            raise InvalidRequest(
-                f"topic {name!r} has an open transaction: wait until it is ended, or end it, and swap again"
-            )
+            raise Conflict(f"topic {name!r} has an open transaction: wait until it is ended, or end it, and swap again")

@@ -13,6 +13,8 @@ laws below against each engine.
               `offset` (or the next one that still exists); it never returns what is not durable
            5  trim(n) hides every chunk that ends at or before n; chunks are removed in whole spans, later or never
            6  rewrite() replaces whole spans at once: a reader or a crash sees all of the old or all of the new
+           7  files(), of an engine that has any, names files that hold what read() returns: whole durable chunks back
+              to back, as long as no trim or rewrite takes them away
 """
 
 import asyncio
@@ -96,6 +98,16 @@ class Span:
     closed: bool  # nothing is appended to it any more
 
 
+class FileSpan(NamedTuple):
+    """Chunks as they lie in a file: from `position` on, and before `size_bytes`."""
+
+    path: str
+    base_offset: int  # of the file, at or before its first chunk
+    end_offset: int  # one past the last offset before `size_bytes`, or beyond where there are holes
+    position: int
+    size_bytes: int
+
+
 class Engine(Protocol):
     async def open(self, stream: StreamId, spec: StreamSpec) -> StreamState:
         """Open the stream, or begin an empty one at offset 0. Must come before any other call for it."""
@@ -129,6 +141,13 @@ class Engine(Protocol):
 
     def spans(self, stream: StreamId) -> Sequence[Span]:
         """What the stream is made of, in order, the open span last. Cheap: called at every roll."""
+        ...
+
+    async def files(self, stream: StreamId, start_offset: int, end_offset: int) -> Sequence[FileSpan]:
+        """Where the durable chunks lie that hold offsets from `start_offset` up to `end_offset`, in order.
+
+        Nothing if the engine does not keep this stream in files.
+        """
         ...
 
     async def roll(self, stream: StreamId) -> None:

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterable, Sequence
 from penstock.model.clock import Clock, SystemClock
 from penstock.model.errors import Conflict, StorageFailed
 from penstock.model.ids import StreamId, TopicId
-from penstock.storage.engine import Buffer, Checkpoint, Chunk, Grant, Slice, Span, StreamSpec, StreamState
+from penstock.storage.engine import Buffer, Checkpoint, Chunk, FileSpan, Grant, Slice, Span, StreamSpec, StreamState
 
 
 class _Run:
@@ -142,6 +142,9 @@ class MemoryEngine:
             for at, run in enumerate(kept.runs)
             if at < last or run.chunks
         ]
+
+    async def files(self, stream: StreamId, start_offset: int, end_offset: int) -> Sequence[FileSpan]:
+        return ()
 
     async def roll(self, stream: StreamId) -> None:
         kept = self._find(stream)

@@ -11,7 +11,19 @@ from penstock.broker.fetch import Got, Interest, Isolation, Want
 from penstock.doors.line.binary_api import LATER, Call, handles
 from penstock.model.errors import InvalidRequest, PenstockError, UnknownPartition
 from penstock.wire.native.framing import encode_fetched
-from penstock.wire.native.messages import Commit, Commits, Committed, Done, Fetch, ListOffsets, Message, Offsets
+from penstock.wire.native.messages import (
+    Commit,
+    Commits,
+    Committed,
+    Done,
+    Fetch,
+    ListOffsets,
+    LocateLog,
+    LogFile,
+    LogLocation,
+    Message,
+    Offsets,
+)
 
 MAX_WAIT_MS = 3_600_000
 
@@ -31,6 +43,19 @@ async def _offsets(call: Call, request: ListOffsets) -> Message:
         found = await observer.offset_at(call.principal, request.topic, request.partition, request.timestamp_ms)
         found_at = partition.stable_end if found is None else found.offset
     return Offsets(partition.start_offset, partition.durable_end, found_at, partition.stable_end)
+
+
+@handles(LocateLog)
+async def locate_log(call: Call, request: LocateLog) -> object:
+    return _locate(call, request)
+
+
+async def _locate(call: Call, request: LocateLog) -> Message:
+    found = await call.broker.observer.locate(
+        call.principal, request.topic, request.partition, request.start, request.end
+    )
+    files = [LogFile(one.path, one.base_offset, one.end_offset, one.size_bytes, one.position) for one in found.files]
+    return LogLocation(files, [(one.producer_id, one.first_offset, one.last_offset) for one in found.aborted])
 
 
 # -- fetching -----------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from penstock.storage.disk.segment import Descriptors, Segment
 from penstock.storage.disk.stream import Stream, unbroken
 from penstock.storage.disk.syncer import Syncer
 from penstock.storage.disk.writer import Poisoned, Writer, storage_error
-from penstock.storage.engine import Checkpoint, Chunk, Slice, Span, StreamSpec, StreamState
+from penstock.storage.engine import Checkpoint, Chunk, FileSpan, Slice, Span, StreamSpec, StreamState
 
 log = logging.getLogger(__name__)
 
@@ -119,6 +119,9 @@ class DiskEngine:
 
     async def seek(self, stream: StreamId, timestamp_ms: int) -> int | None:
         return await self._reader.seek(self._find(stream), timestamp_ms)
+
+    async def files(self, stream: StreamId, start_offset: int, end_offset: int) -> Sequence[FileSpan]:
+        return await self._reader.files(self._find(stream), start_offset, end_offset)
 
     def spans(self, stream: StreamId) -> Sequence[Span]:
         return self._find(stream).spans()

@@ -16,7 +16,7 @@ from penstock.storage.disk.indexes import Indexes
 from penstock.storage.disk.segment import Descriptors, Segment
 from penstock.storage.disk.stream import Stream
 from penstock.storage.disk.writer import storage_error
-from penstock.storage.engine import Slice
+from penstock.storage.engine import FileSpan, Slice
 
 log = logging.getLogger(__name__)
 
@@ -46,6 +46,40 @@ class Reader:
             if found is not None:
                 return found
         return Slice((), 0, offset)
+
+    async def files(self, stream: Stream, start_offset: int, end_offset: int) -> list[FileSpan]:
+        """Where the chunks of this range lie."""
+        start_offset = max(start_offset, stream.start_offset)
+        end_offset = min(end_offset, stream.durable_end)
+        found: list[FileSpan] = []
+        if start_offset >= end_offset:
+            return found
+        first = stream.segment_at(start_offset)
+        ends = [stream.end_of(at) for at in range(first, len(stream.segments))]
+        for segment, end in zip(stream.segments[first:], ends, strict=True):
+            if segment.base_offset >= end_offset:
+                break
+            limit, position = segment.readable, 0
+            fd = self._pin(segment)
+            try:
+                if segment.base_offset < start_offset:
+                    position = await self._locate(stream, segment, fd, start_offset, limit)
+                if end > end_offset:
+                    limit, end = await self._limit(stream, segment, fd, end_offset, limit)
+            finally:
+                self._descriptors.release(segment)
+            if position < limit:
+                found.append(FileSpan(segment.path, segment.base_offset, end, position, limit))
+        return found
+
+    async def _limit(self, stream: Stream, segment: Segment, fd: int, end_offset: int, limit: int) -> tuple[int, int]:
+        """Where in the segment the chunks end that begin before this offset, and the offset they end at."""
+        position = await self._locate(stream, segment, fd, end_offset, limit)
+        if position < limit:
+            header = self._header(segment, await self._fill(fd, HEADER_BYTES, position), position, 0)
+            if header.base_offset < end_offset:
+                return position + header.size_bytes, header.end_offset
+        return position, end_offset
 
     async def seek(self, stream: Stream, timestamp_ms: int) -> int | None:
         for segment in list(stream.segments):

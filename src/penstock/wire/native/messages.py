@@ -370,6 +370,7 @@ class LogFile(msgspec.Struct, array_like=True):
     base_offset: int
     end_offset: int
     size_bytes: int  # of it, so much is to be read
+    position: int = 0  # the first batch that holds an offset of the range begins here
 
 
 class LogLocation(Message):
