@@ -10,8 +10,8 @@ from story import WAIT_S
 COMMITTED, UNCOMMITTED = "read_committed", "read_uncommitted"
 
 
-def read_all(address: str, topic: str, isolation: str = COMMITTED) -> dict[int, list[str]]:
-    """The values of every partition, from the beginning to where a reader of this isolation gets to at present."""
+def read_messages(address: str, topic: str, isolation: str = COMMITTED) -> dict[int, list[confluent_kafka.Message]]:
+    """Every partition, from the beginning to where a reader of this isolation gets to at present."""
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": address,
@@ -23,7 +23,7 @@ def read_all(address: str, topic: str, isolation: str = COMMITTED) -> dict[int, 
             "enable.partition.eof": True,
         }
     )
-    found: dict[int, list[str]] = defaultdict(list)
+    found: dict[int, list[confluent_kafka.Message]] = defaultdict(list)
     try:
         left = set(consumer.list_topics(topic, WAIT_S).topics[topic].partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in left])
@@ -33,13 +33,19 @@ def read_all(address: str, topic: str, isolation: str = COMMITTED) -> dict[int, 
             for message in consumer.consume(1000, 0.1):
                 error = message.error()
                 if error is None:
-                    found[message.partition()].append((message.value() or b"").decode())
+                    found[message.partition()].append(message)
                 else:
                     assert error.code() == KafkaError._PARTITION_EOF, error
                     left.discard(message.partition())
     finally:
         consumer.close()
     return dict(found)
+
+
+def read_all(address: str, topic: str, isolation: str = COMMITTED) -> dict[int, list[str]]:
+    """The values of every partition."""
+    found = read_messages(address, topic, isolation)
+    return {number: [(message.value() or b"").decode() for message in all_] for number, all_ in found.items()}
 
 
 def read_values(address: str, topic: str, isolation: str = COMMITTED) -> list[str]:
