@@ -276,7 +276,7 @@ class Step:
     def _commit(
         self, now: Moment, ticket: int, decision: Decision, epoch: int, counts: Sequence[int], mark: str
     ) -> None:
-        over = {p: w for p, w in self.writers.items() if w.epoch <= epoch and not w.aborting}
+        over = {p: w for p, w in self.writers.items() if w.epoch <= epoch and self._is_open(w)}
         self.done[epoch] = Done(mark, now.wall_ms, tuple(dict.fromkeys(counts)))
         for old in [old for old in self._heard if old <= epoch]:
             del self._heard[old]
@@ -527,6 +527,7 @@ class Step:
         tasks = self._tasks_of(over, frozenset(counts or ()))
         ending = self._begin(epoch, tuple(over), tasks, committed=counts is not None)
         ending.begun = True
+        ending.result = False if ending.committed else 0  # whoever asks, asks again
         ending.run(decision)
 
     @property
