@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import AdminClient
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from penstock.client.blocking import BlockingConnection
@@ -58,3 +60,9 @@ def values(frame: DataFrame) -> list[str]:
 
 def offsets(rows: Sequence[Row]) -> list[tuple[int, int]]:
     return sorted((row.partition, row.offset) for row in rows)
+
+
+def delete_before(server: Server, topic: str, offset: int) -> None:
+    admin = AdminClient({"bootstrap.servers": server.kafka})
+    for done in admin.delete_records([TopicPartition(topic, 0, offset)]).values():
+        done.result(30)

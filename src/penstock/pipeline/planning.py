@@ -226,7 +226,7 @@ def split(ranges: list[Range], min_partitions: int | None, max_records: int | No
         if max_records is not None:
             parts = -(-one.size // max_records)
         if min_partitions is not None and min_partitions > len(ranges):
-            parts = max(parts, round(min_partitions * one.size / total))
+            parts = max(parts, -(-min_partitions * one.size // total))
         parts = max(1, min(parts, one.size))
         cuts = [one.start + one.size * part // parts for part in range(parts + 1)]
         pieces += [Range(one.topic, one.partition, low, high) for low, high in pairwise(cuts)]
