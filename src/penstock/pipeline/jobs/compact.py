@@ -32,6 +32,7 @@ from penstock.pipeline.jobs.compact_state import (
 from penstock.pipeline.jobs.desk import Desk, TopicFacts
 from penstock.pipeline.jobs.job import OnProgress, Progress, silent
 from penstock.pipeline.jobs.reading import Range, read
+from penstock.pipeline.jobs.step_notes import forget
 from penstock.pipeline.jobs.step_writing import Goal, Run, write_step
 from penstock.wire.native import messages as wire
 
@@ -236,7 +237,7 @@ class _Compaction:
     def _finish(self) -> None:
         if self._options.keep_as is None:
             remove_topic(self._desk, self._options.work)
-        self._desk.ask(wire.ForgetStep(self._step))
+        forget(self._desk, self._step)
         write_state(self._desk, self._topic.name, State(DONE))
 
     # -- records ------------------------------------------------------------------------------------------------

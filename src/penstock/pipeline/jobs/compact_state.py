@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.model.errors import TopicExists, UnknownTopic
 from penstock.pipeline.jobs.desk import Desk, TopicFacts
-from penstock.pipeline.jobs.step_notes import marks_of
+from penstock.pipeline.jobs.step_notes import forget, marks_of
 from penstock.wire.native import messages as wire
 
 BEGUN: Final = "begun"
@@ -69,7 +69,7 @@ def recover(desk: Desk, topic: TopicFacts, work_name: str) -> bool:
                 f"a compaction of {topic.name!r} was cut short, and its work topic {state.work!r} is not the one that "
                 "it made: delete that topic, or rename what should stay"
             )
-    desk.ask(wire.ForgetStep(data_step(topic.name, state.work_id)))
+    forget(desk, data_step(topic.name, state.work_id))
     write_state(desk, topic.name, State(DONE))
     return swapped
 

@@ -4,18 +4,19 @@ The run's plan and its progress are noted with the broker: progress in the mark 
 so what was replayed and what is noted cannot disagree. Whoever runs the same name again goes on from there.
 """
 
+import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.model.errors import OffsetOutOfRange
 from penstock.pipeline.errors import InvalidOption
 from penstock.pipeline.jobs.desk import Bounds, Desk, TopicFacts
 from penstock.pipeline.jobs.job import OnProgress, Progress, silent
 from penstock.pipeline.jobs.replay_plan import WHOLE, Lane, Plan, ranges
-from penstock.pipeline.jobs.step_notes import marks_of, read_note, write_note
+from penstock.pipeline.jobs.step_notes import forget, marks_of, read_note, write_note
 from penstock.pipeline.jobs.step_writing import Goal, write_step
 from penstock.wire.native import messages as wire
 
@@ -82,21 +83,30 @@ def run(spark: "SparkSession", options: ReplayOptions, *, on_progress: OnProgres
     began_s = time.monotonic()
     with Desk(options.server) as desk:
         source = _TopicSource(spark, options) if options.topic is not None else _TableSource(spark, options)
-        noted = read_note(desk, f"{_step(options)}:plan")
         if options.dry_run:
             rows = source.frame(source.plan(desk).lanes).count()
             return ReplayResult(options.run, options.into, rows, False, False, 0, time.monotonic() - began_s, True)
-        plan = source.plan(desk) if noted is None else Plan.of_note(noted)
+        done = [(epoch, json.loads(mark)) for epoch, mark in marks_of(desk, _step(options))]
+        if done and done[-1][1]["of"] != _digest(options):
+            raise InvalidOption(
+                f"a run {options.run!r} was begun with other options, and wrote {done[-1][1]['rows']:,} records or "
+                "more; give this one another name"
+            )
+        if done and done[-1][1]["to"] == WHOLE:
+            return ReplayResult(options.run, options.into, 0, True, True, 0, time.monotonic() - began_s)
+        note = f"{_step(options)}:plan"
+        noted = read_note(desk, note)
+        plan = Plan.of_note(noted) if noted is not None else source.plan(desk)
         if plan.source != _source(options):
             raise InvalidOption(
-                f"the run {options.run!r} was begun with other options: {plan.source}; give this one another name"
+                f"a run {options.run!r} was begun with other options: {plan.source}; give this one another name"
             )
-        done = marks_of(desk, _step(options))
         if noted is None:
-            write_note(desk, f"{_step(options)}:plan", plan.note())
+            write_note(desk, note, plan.note())
         target = _target(desk, options, plan)
-        replay = _Replay(desk, options, plan, target, source.frame, on_progress)
-        return replay.run(done, began_s)
+        result = _Replay(desk, options, plan, target, source.frame, on_progress).run(done, began_s)
+        forget(desk, note)  # that it is complete is what is left to know
+        return result
 
 
 class _Replay:
@@ -116,11 +126,11 @@ class _Replay:
         highest = max((lane.partition for lane in plan.lanes), default=-1)
         self._keeps_partitions = bool(partitions) and len(topics) == 1 and highest + 1 == target.partitions
 
-    def run(self, done: list[tuple[int, str]], began_s: float) -> ReplayResult:
+    def run(self, done: list[tuple[int, dict[str, Any]]], began_s: float) -> ReplayResult:
         x, epoch, before = 0, 0, 0
         if done:
-            mark = json.loads(done[-1][1])
-            x, epoch, before = mark["to"], done[-1][0] + 1, mark["rows"]
+            epoch, mark = done[-1]
+            x, epoch, before = mark["to"], epoch + 1, mark["rows"]
         continued, steps, rows = bool(done), 0, 0
         writing_s = time.monotonic()
         while x < WHOLE:
@@ -132,9 +142,7 @@ class _Replay:
                 ahead_s = rows / self._options.rows_per_s - (time.monotonic() - writing_s)
                 time.sleep(max(0.0, ahead_s))
         seconds = time.monotonic() - began_s
-        return ReplayResult(
-            self._options.run, self._options.into, rows, continued and not steps, continued, steps, seconds
-        )
+        return ReplayResult(self._options.run, self._options.into, rows, False, continued, steps, seconds)
 
     def _step_rows(self) -> int:
         if self._options.rows_per_s is None:
@@ -153,7 +161,7 @@ class _Replay:
         if self._options.rows_per_s is not None and not self._plan.lanes:
             rate, rows = self._options.rows_per_s, rows.coalesce(1)
         goal = Goal.of(self._options.server, self._target, _step(self._options), epoch, rate)
-        mark = json.dumps({"to": y, "rows": before})
+        mark = json.dumps({"of": _digest(self._options), "to": y, "rows": before})
         return write_step(self._desk, rows, goal, mark).rows
 
 
@@ -290,6 +298,10 @@ def _source(options: ReplayOptions) -> str:
         if given is not None:
             told[name] = {str(partition): offset for partition, offset in sorted(given.items())}
     return json.dumps(told)
+
+
+def _digest(options: ReplayOptions) -> str:
+    return hashlib.sha256(_source(options).encode()).hexdigest()[:16]
 
 
 def _target(desk: Desk, options: ReplayOptions, plan: Plan) -> TopicFacts:

@@ -9,6 +9,7 @@ import json
 import zlib
 from typing import Any, Final
 
+from penstock.model.errors import UnknownTransaction
 from penstock.pipeline.errors import PipelineError
 from penstock.pipeline.jobs.desk import Desk
 from penstock.wire.native import messages as wire
@@ -27,7 +28,7 @@ def write_note(desk: Desk, step: str, note: dict[str, Any]) -> None:
     pieces = [packed[at : at + PIECE_CHARS] for at in range(0, len(packed), PIECE_CHARS)]
     if len(pieces) > MAX_PIECES:
         raise NoteTooLong(f"{step}: too many partitions for one run; give it fewer at a time")
-    desk.ask(wire.ForgetStep(step))
+    forget(desk, step)
     for epoch, piece in enumerate(pieces):
         desk.ask(wire.CommitStep(step, epoch, [], f"{len(pieces)}:{piece}"))
 
@@ -47,5 +48,16 @@ def read_note(desk: Desk, step: str) -> dict[str, Any] | None:
 
 def marks_of(desk: Desk, step: str) -> list[tuple[int, str]]:
     """Epoch and mark of what was committed under this name, as far as it is remembered, oldest first."""
-    committed: list[tuple[int, str]] = desk.ask(wire.DescribeStep(step)).committed
+    try:
+        committed: list[tuple[int, str]] = desk.ask(wire.DescribeStep(step)).committed
+    except UnknownTransaction:
+        return []
     return committed
+
+
+def forget(desk: Desk, step: str) -> None:
+    """Whatever is known of this name."""
+    try:
+        desk.ask(wire.ForgetStep(step))
+    except UnknownTransaction:
+        return
