@@ -26,7 +26,7 @@ def client(server: Server) -> Iterator[SyncClient]:
 
 def fill(client: SyncClient, topic: str, numbers: range | list[int], partitions: int = PARTITIONS) -> None:
     if not any(known.name == topic for known in client.topics()):
-        client.create_topic(topic, partitions)
+        client.create_topic(topic, partitions, {"retention.ms": "-1"})
     for number in numbers:
         client.publish_nowait(
             topic,

@@ -27,7 +27,7 @@ def client(server: Server) -> Iterator[SyncClient]:
 
 
 def fill(client: SyncClient, topic: str, count: int, partitions: int = 3) -> None:
-    client.create_topic(topic, partitions)
+    client.create_topic(topic, partitions, {"retention.ms": "-1"})
     for number in range(count):
         key = None if number % 10 == 0 else f"key-{number % 7}"
         headers = {"n": str(number)}

@@ -245,7 +245,7 @@ class _Compaction:
     def _compact(self) -> None:
         ranges = [(bound.start, bound.stable) for bound in self._desk.bounds(self._topic)]
         self._on_progress(Progress("compacting", 0, sum(end - start for start, end in ranges)))
-        records = read(self._spark, self._options.server, {self._topic.name: ranges}, _COLUMNS)
+        records = read(self._spark, self._options.server, {self._topic.name: ranges}, _COLUMNS, may_go=True)
         retention_ms = self._options.tombstone_retention_ms
         if retention_ms is None:
             retention_ms = int(self._topic.settings.get("delete.retention.ms", 86_400_000))
@@ -287,7 +287,7 @@ class _Compaction:
                 self._caught_up += len(moved)
                 self._ends = ends
                 return ends
-            records = read(self._spark, self._options.server, {self._topic.name: ranges}, _COLUMNS)
+            records = read(self._spark, self._options.server, {self._topic.name: ranges}, _COLUMNS, may_go=True)
             self._caught_up += self._write(records, ranges)
             self._on_progress(Progress("catching up", self._caught_up))
 

@@ -14,11 +14,21 @@ Range = tuple[int, int]  # from, to behind the last
 
 
 def read(
-    spark: "SparkSession", server: str, ranges: Mapping[str, Sequence[Range]], columns: Sequence[str] = ()
+    spark: "SparkSession",
+    server: str,
+    ranges: Mapping[str, Sequence[Range]],
+    columns: Sequence[str] = (),
+    *,
+    may_go: bool = False,
 ) -> "DataFrame":
-    """The committed records of these ranges: for each topic one of each partition, in their order."""
+    """The committed records of these ranges: for each topic one of each partition, in their order.
+
+    `may_go`: what retention removes meanwhile is not missed.
+    """
     reader = spark.read.format(FORMAT).option("server", server).option("topics", ",".join(ranges))
     reader = reader.option("startingOffsets", _offsets(ranges, 0)).option("endingOffsets", _offsets(ranges, 1))
+    if may_go:
+        reader = reader.option("failOnDataLoss", "false")
     if columns:
         reader = reader.option("columns", ",".join(columns))
     return reader.load()
