@@ -22,6 +22,7 @@ from penstock.broker.coordinate import (
 from penstock.model.clock import SystemClock
 from penstock.model.errors import (
     GroupNotEmpty,
+    IllegalGeneration,
     InvalidGroup,
     LimitReached,
     NotAllowed,
@@ -30,6 +31,7 @@ from penstock.model.errors import (
     StorageFull,
     UnknownGroup,
     UnknownMember,
+    UnstableOffset,
 )
 from penstock.security.acl import AllowAll, Operation, Resource
 from penstock.security.principal import ANONYMOUS, Principal
@@ -394,3 +396,77 @@ async def test_each_verb_asks_whether_it_is_allowed() -> None:
     assert [g.group for g in coordinator.groups(ann)] == ["ann.readers"]
     assert list(coordinator.groups(ben)) == []
     await coordinator.stop()
+
+
+# -- offsets of transactions ------------------------------------------------------------------------------------
+
+
+def pend(house: House, offset: int, producer_id: int = 7) -> asyncio.Future[Any]:
+    return house.coordinator.pend(ANONYMOUS, "readers", OffsetCommit({ORDERS: Commit(offset)}), producer_id)
+
+
+async def stable_offset(house: House) -> Any:
+    found = await soon(house.coordinator.committed(ANONYMOUS, "readers", [ORDERS], stable=True))
+    return found[ORDERS]
+
+
+async def test_offsets_of_a_transaction_are_durable_before_they_are_acknowledged(house: House) -> None:
+    reply = pend(house, 5)
+    await ticks()
+    assert not reply.done()
+    house.ledger.land()
+    assert await soon(reply) == {ORDERS: None}
+    assert await house.committed() is None
+    assert isinstance(await stable_offset(house), UnstableOffset)
+    everything = await soon(house.coordinator.committed(ANONYMOUS, "readers", stable=True))
+    assert isinstance(everything[ORDERS], UnstableOffset)
+    await house.restart()
+    assert isinstance(await stable_offset(house), UnstableOffset), "a restart does not decide"
+    ended = house.coordinator.end_pending("readers", 7, True)
+    await ticks()
+    assert not ended.done()
+    house.ledger.land()
+    await soon(ended)
+    assert (await stable_offset(house)).offset == 5
+    await house.restart()
+    assert await house.committed() == 5
+
+
+async def test_an_end_may_be_told_again_and_of_a_group_that_is_gone(house: House) -> None:
+    house.ledger.at_once = True
+    await soon(pend(house, 5))
+    for _ in range(2):
+        await soon(house.coordinator.end_pending("readers", 7, False))
+    assert await house.committed() is None
+    with pytest.raises(UnknownGroup):
+        house.coordinator.describe(ANONYMOUS, "readers")
+    await soon(house.coordinator.end_pending("readers", 7, True))
+
+
+async def test_an_end_that_could_not_be_stored_is_an_error_and_can_be_tried_again(house: House) -> None:
+    house.ledger.at_once = True
+    await soon(pend(house, 5))
+    house.ledger.at_once = False
+    ended = house.coordinator.end_pending("readers", 7, True)
+    house.ledger.land(StorageFull("no room"))
+    with pytest.raises(StorageFull):
+        await soon(ended)
+    assert isinstance(await stable_offset(house), UnstableOffset)
+    ended = house.coordinator.end_pending("readers", 7, True)
+    house.ledger.land()
+    await soon(ended)
+    assert await house.committed() == 5
+
+
+async def test_pending_offsets_of_topics_that_are_gone_are_forgotten_at_start(house: House) -> None:
+    house.ledger.at_once = True
+    await soon(pend(house, 5))
+    await house.restart()
+    await soon(house.coordinator.keep_only_topics(["payments"]))
+    assert await stable_offset(house) is None
+
+
+async def test_a_member_of_a_group_that_is_not_there_cannot_hand_in_offsets(house: House) -> None:
+    ask = OffsetCommit({ORDERS: Commit(5)}, "somebody", 3)
+    with pytest.raises(IllegalGeneration):
+        house.coordinator.pend(ANONYMOUS, "readers", ask, 7)
