@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.client.pipelines import Pipeline
     from penstock.client.push import PubSubSubscription
     from penstock.client.queue import QueueSubscription, Step
+    from penstock.client.steps import NamedStep, StepDescription, StepWriter
     from penstock.client.sync import SyncClient
     from penstock.client.sync_subscription import SyncMessage, SyncSubscription
     from penstock.model.errors import (
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
         UnknownPipeline,
         UnknownRouter,
         UnknownTopic,
+        UnknownTransaction,
         UnknownView,
         ViewExists,
     )
@@ -67,12 +69,13 @@ __all__ = [
     "Binding", "Bounds", "BufferFull", "Client", "ClientClosed", "ClientError", "Conflict", "Disconnected", "Group",
     "GroupListing", "GroupNotEmpty", "GroupOffset", "GroupSubscribed", "InvalidRecord", "InvalidRequest",
     "InvalidSetting", "InvalidTopicName", "InvalidViewName", "LeaseLost", "LimitReached", "LogSubscription", "Match",
-    "Member", "Message", "NotAllowed", "OffsetOutOfRange", "Outgoing", "PenstockError", "Pipeline", "Placed",
-    "ProducerFenced", "ProtocolBroken", "PubSubSubscription", "Queue", "QueueSubscription", "RecordTooLarge", "Router",
-    "RouterExists", "SlowSubscriber", "Step", "StepAborted", "StepForgotten", "StepMismatch", "StorageFailed",
-    "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription", "TimedOut", "Topic", "TopicDescription",
-    "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownPipeline", "UnknownRouter", "UnknownTopic",
-    "UnknownView", "Unreachable", "ViewExists", "WrongDoor", "__version__", "compiled",
+    "Member", "Message", "NamedStep", "NotAllowed", "OffsetOutOfRange", "Outgoing", "PenstockError", "Pipeline",
+    "Placed", "ProducerFenced", "ProtocolBroken", "PubSubSubscription", "Queue", "QueueSubscription", "RecordTooLarge",
+    "Router", "RouterExists", "SlowSubscriber", "Step", "StepAborted", "StepDescription", "StepForgotten",
+    "StepMismatch", "StepWriter", "StorageFailed", "StorageFull", "SyncClient", "SyncMessage", "SyncSubscription",
+    "TimedOut", "Topic", "TopicDescription", "TopicExists", "UnknownGroup", "UnknownPartition", "UnknownPipeline",
+    "UnknownRouter", "UnknownTopic", "UnknownTransaction", "UnknownView", "Unreachable", "ViewExists", "WrongDoor",
+    "__version__", "compiled",
 ]  # fmt: skip
 
 __version__ = "0.1.0"
@@ -90,6 +93,7 @@ _HOMES = {
     "penstock.client.pipelines": ("Pipeline",),
     "penstock.client.push": ("PubSubSubscription",),
     "penstock.client.queue": ("QueueSubscription", "Step"),
+    "penstock.client.steps": ("NamedStep", "StepDescription", "StepWriter"),
     "penstock.client.sync": ("SyncClient",),
     "penstock.client.sync_subscription": ("SyncMessage", "SyncSubscription"),
     "penstock.model.message": ("Placed",),

@@ -8,7 +8,6 @@ async with penstock.Client("127.0.0.1:7070") as client:
 
 import asyncio
 import os
-import time
 from collections.abc import Iterable, Sequence
 from types import TracebackType
 from typing import Any, Literal, Self, overload
@@ -16,8 +15,9 @@ from typing import Any, Literal, Self, overload
 from penstock.client.address import DEFAULT_PORT, parse_addresses
 from penstock.client.admin import DEFAULT_VIEW, Admin, Match, match_fields
 from penstock.client.groups import Groups
+from penstock.client.lane import Writer
 from penstock.client.log import PREFETCH_BYTES, LogSubscription, Start
-from penstock.client.message import GivenHeaders, Key, Message, Value, header_pairs, key_bytes, value_bytes
+from penstock.client.message import GivenHeaders, Key, Message, Value, make_record
 from penstock.client.outbox import ANY_PARTITION
 from penstock.client.pipelines import Pipelines
 from penstock.client.publisher import ACKS, COMPRESSIONS, Publisher
@@ -26,9 +26,9 @@ from penstock.client.push import PubSubSubscription
 from penstock.client.queue import CREDIT as QUEUE_CREDIT
 from penstock.client.queue import Guarantee, QueueSubscription
 from penstock.client.session import Session
+from penstock.client.steps import STEP_TIMEOUT_S, NamedStep, Steps
 from penstock.client.subscription import DEFAULT_BATCH, S, Subscription, take_any
 from penstock.model.message import Placed
-from penstock.model.record import Record
 from penstock.wire.native import messages as wire
 
 DEFAULT_SERVER = f"127.0.0.1:{DEFAULT_PORT}"
@@ -84,6 +84,7 @@ class Client(Admin, Groups):
         self._opened: tuple[Session, Publisher] | None = None
         self._subscriptions: list[Subscription] = []
         self.pipelines = Pipelines(self._call)
+        self.steps = Steps(self._call)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -181,7 +182,7 @@ class Client(Admin, Groups):
 
         Waits for room first when too much is unacknowledged. Cancelling this does not take the message back.
         """
-        record = _record(key, value, headers, timestamp_ms, delay_s, deliver_at_ms, ttl_s, priority)
+        record = make_record(key, value, headers, timestamp_ms, delay_s, deliver_at_ms, ttl_s, priority)
         chosen = ANY_PARTITION if partition is None else partition
         return await self._publisher.publish(topic, record, chosen, ACKS[acks])
 
@@ -201,7 +202,7 @@ class Client(Admin, Groups):
         acks: Acks = "all",
     ) -> "asyncio.Future[Placed]":
         """As `publish` without waiting: the order is fixed when this returns. Raises BufferFull if there is no room."""
-        record = _record(key, value, headers, timestamp_ms, delay_s, deliver_at_ms, ttl_s, priority)
+        record = make_record(key, value, headers, timestamp_ms, delay_s, deliver_at_ms, ttl_s, priority)
         chosen = ANY_PARTITION if partition is None else partition
         return self._publisher.publish_nowait(topic, record, chosen, ACKS[acks])
 
@@ -212,6 +213,23 @@ class Client(Admin, Groups):
         """
         values = messages if isinstance(messages, (list, tuple)) else list(messages)
         return await self._publisher.publish_many(topic, values, ACKS[acks])
+
+    def step(
+        self, name: str, epoch: int, *, mark: str = "", timeout_s: float = STEP_TIMEOUT_S, writer: str = ""
+    ) -> NamedStep:
+        """`async with client.step("name", epoch) as step`: what it publishes is seen when the block ends without an
+        error, all at once, and once for a name and epoch.
+
+        `mark` tells what this epoch does: the same epoch with another mark is refused with StepMismatch. `timeout_s` is
+        how long the server waits for a step of which it hears nothing.
+        """
+        return NamedStep(self.steps, self._step_publisher, name, epoch, mark, timeout_s, writer or self._hello.client)
+
+    def _step_publisher(self, writer: Writer) -> tuple[Session, Publisher]:
+        session = self._session
+        publisher = Publisher(session, **{**self._publishing, "writer": writer})
+        session.add(publisher)
+        return session, publisher
 
     async def flush(self) -> None:
         """Return when nothing is on its way any more: all that was published is acknowledged, or has failed."""
@@ -348,19 +366,3 @@ class Client(Admin, Groups):
         return PubSubSubscription(
             self._session, topic, credit=credit, matches=matches, max_behind=max_behind, overflow=overflow
         )
-
-
-def _record(
-    key: Key,
-    value: Value,
-    headers: GivenHeaders | None,
-    timestamp_ms: int | None,
-    delay_s: float | None,
-    deliver_at_ms: int | None,
-    ttl_s: float | None,
-    priority: int | None,
-) -> Record:
-    plain = headers is None and delay_s is None and deliver_at_ms is None and ttl_s is None and priority is None
-    pairs = () if plain else header_pairs(headers, delay_s, deliver_at_ms, ttl_s, priority)
-    time_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
-    return Record(0, time_ms, key_bytes(key), value_bytes(value), pairs)

@@ -31,7 +31,7 @@ class Connection(asyncio.BufferedProtocol):
         self.welcome: Welcome | None = None
         self.frames = 0  # received
         self.can_write = True
-        self.writable: Callable[[], None] = lambda: None  # told when the socket has room again
+        self.writers: list[Callable[[], None]] = []  # told when the socket has room again
         self._lost = lost
         self._loop = asyncio.get_running_loop()
         self._receiver = Receiver(RECEIVED_FRAME_BYTES_MAX)
@@ -166,7 +166,8 @@ class Connection(asyncio.BufferedProtocol):
     def resume_writing(self) -> None:
         if self._error is None:
             self.can_write = True
-            self.writable()
+            for writer in list(self.writers):
+                writer()
 
     def get_buffer(self, sizehint: int) -> memoryview:
         return self._receiver.get_buffer(sizehint)

@@ -14,6 +14,7 @@ import asyncio
 import enum
 from collections import deque
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from penstock.model.batch import encode_batch
 from penstock.model.errors import OutOfOrderSequence, PenstockError
@@ -26,6 +27,14 @@ BATCH_RECORDS = 20_000
 RECORD_OVERHEAD_BYTES = 24
 MAX_EPOCH = 32_767
 SEQUENCE_MASK = 0x7FFF_FFFF
+TRANSACTIONAL = 1 << 4  # in a batch's attributes
+
+
+class Writer(NamedTuple):
+    """Under which identity a named step is written."""
+
+    producer_id: int
+    epoch: int
 
 
 class Claim:
@@ -150,8 +159,8 @@ class Batch:
 
 class Lane:
     __slots__ = (
-        "_epoch", "_known", "_sequence", "attempts", "compression", "open", "partition", "producer_id", "resting",
-        "topic", "waiting", "waiting_bytes",
+        "_attributes", "_epoch", "_known", "_sequence", "attempts", "compression", "open", "partition", "producer_id",
+        "resting", "topic", "waiting", "waiting_bytes",
     )  # fmt: skip
 
     def __init__(self, topic: str, partition: int, compression: int) -> None:
@@ -165,12 +174,22 @@ class Lane:
         self.attempts = 0  # in a row that were refused for now
         self.resting = False  # between two such attempts
         self._epoch = 0
+        self._attributes = 0
         self._sequence = 0
         self._known = False  # the server has stored something of this producer
 
     @property
     def is_idle(self) -> bool:
         return not self.open and not self.waiting
+
+    def join(self, writer: Writer) -> None:
+        """What goes here belongs to a named step, and nobody sees it before that is committed."""
+        self.producer_id, self._epoch = writer
+        self._attributes = TRANSACTIONAL
+
+    @property
+    def is_transactional(self) -> bool:
+        return self._attributes != 0
 
     def add(self, run: Run) -> None:
         self.waiting.append(run)
@@ -238,6 +257,7 @@ class Lane:
             producer_id=self.producer_id,
             producer_epoch=self._epoch,
             base_sequence=first & SEQUENCE_MASK,
+            attributes=self._attributes,
         )
 
     # -- answers ------------------------------------------------------------------------------------------------
@@ -283,7 +303,7 @@ class Lane:
         return bool(self.open) and isinstance(self.open[0].error, OutOfOrderSequence)
 
     def can_begin_epoch(self) -> bool:
-        return self._epoch < MAX_EPOCH
+        return self._epoch < MAX_EPOCH and not self.is_transactional
 
     def begin_epoch(self, producer_id: int | None = None) -> None:
         """New numbers from 0 for all that is open; only for what the server surely has not stored."""

@@ -3,6 +3,7 @@
 A value is bytes, text (stored as UTF-8), None (a tombstone in a compacted topic), or anything else that JSON can say.
 """
 
+import time
 from asyncio import Future
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,3 +188,20 @@ class Message:
 
     def __repr__(self) -> str:
         return f"Message({self.topic}-{self.partition} @{self.offset}, key={self.key!r}, value={self.value!r})"
+
+
+def make_record(
+    key: Key,
+    value: Value,
+    headers: GivenHeaders | None,
+    timestamp_ms: int | None,
+    delay_s: float | None,
+    deliver_at_ms: int | None,
+    ttl_s: float | None,
+    priority: int | None,
+) -> Record:
+    """A record as it is published, from what users say."""
+    plain = headers is None and delay_s is None and deliver_at_ms is None and ttl_s is None and priority is None
+    pairs = () if plain else header_pairs(headers, delay_s, deliver_at_ms, ttl_s, priority)
+    time_ms = time.time_ns() // 1_000_000 if timestamp_ms is None else timestamp_ms
+    return Record(0, time_ms, key_bytes(key), value_bytes(value), pairs)

@@ -11,7 +11,7 @@ from functools import partial
 
 from penstock.client.connection import Answer, Connection
 from penstock.client.errors import BufferFull, ClientClosed, Disconnected, error_of
-from penstock.client.lane import RECORD_OVERHEAD_BYTES, Batch, Claim, Lane, Run, State, record_bytes
+from penstock.client.lane import RECORD_OVERHEAD_BYTES, Batch, Claim, Lane, Run, State, Writer, record_bytes
 from penstock.client.message import Value, record_of
 from penstock.client.outbox import ANY_PARTITION, Outbox
 from penstock.client.room import Room
@@ -48,8 +48,12 @@ class Publisher:
         linger_ms: float,
         compression: str,
         idempotent: bool,
+        writer: Writer | None = None,
     ) -> None:
+        """`writer`: everything is written for a named step. What waiting does not help to store fails at once then, for
+        another number or producer would not be of the step."""
         self._session = session
+        self._writer = writer
         self._loop = asyncio.get_running_loop()
         self._timeout_s = timeout_s
         self._linger_s = linger_ms / 1000
@@ -58,6 +62,8 @@ class Publisher:
         self._outboxes: dict[str, Outbox] = {}
         self._busy: dict[Lane, None] = {}  # lanes with anything waiting or open, in the order of their first message
         self._producer_id: int | None = None if idempotent else -1
+        if writer is not None:
+            self._producer_id = writer.producer_id
         self._asking_id = False
         self._connection: Connection | None = None
         self._flush_soon: asyncio.Handle | None = None
@@ -147,7 +153,7 @@ class Publisher:
             for name, outbox in self._outboxes.items()
             if outbox.unsorted or outbox.asking or not all(lane.is_idle for lane in outbox.lanes.values())
         }
-        if self._idempotent:
+        if self._idempotent and self._writer is None:
             self._producer_id = None
 
     def _sort(self, outbox: Outbox, run: Run, wanted: list[int]) -> None:
@@ -190,7 +196,10 @@ class Publisher:
         most_bytes = connection.max_frame_bytes - FRAME_OVERHEAD_BYTES
         for lane in self._busy:
             if lane.producer_id < 0:  # its own from now on
-                lane.producer_id = self._producer_id
+                if self._writer is not None:
+                    lane.join(self._writer)
+                else:
+                    lane.producer_id = self._producer_id
             while connection.can_write and lane.wants_to_send():
                 batch = lane.take()
                 if len(batch.data) > most_bytes:
@@ -311,7 +320,9 @@ class Publisher:
         if not lane.is_stuck() or lane.resting:
             return
         first = lane.open[0].error
-        if isinstance(first, InvalidProducerEpoch) or (lane.is_misnumbered() and not lane.can_begin_epoch()):
+        if lane.is_transactional and first is not None and not _may_pass(first):
+            self._fail_lane(lane, first)
+        elif isinstance(first, InvalidProducerEpoch) or (lane.is_misnumbered() and not lane.can_begin_epoch()):
             lane.resting = True
             self._renew(lane)
         elif lane.is_misnumbered():
@@ -445,7 +456,7 @@ class Publisher:
 
     def resume(self, connection: Connection) -> None:
         self._connection = connection
-        connection.writable = self._flush_or_later
+        connection.writers.append(self._flush_or_later)
         for lane in list(self._busy):
             self._resend(lane)
         self._flush_or_later()
@@ -460,8 +471,15 @@ class Publisher:
 
     def close(self) -> None:
         self._closed = True
+        if self._connection is not None and self._flush_or_later in self._connection.writers:
+            self._connection.writers.remove(self._flush_or_later)
         self._give_up(ClientClosed("this client was closed"))
         for handle in (self._flush_soon, self._expiry):
             if handle is not None:
                 handle.cancel()
         self._room.close()
+
+
+def _may_pass(error: PenstockError) -> bool:
+    """Whether the same batch may be taken later."""
+    return error.retriable or isinstance(error, (UnknownTopic, UnknownPartition, StorageFailed, TimedOut))

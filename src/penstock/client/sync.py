@@ -20,6 +20,7 @@ from penstock.client.push import CREDIT as PUSH_CREDIT
 from penstock.client.push import PubSubSubscription
 from penstock.client.queue import CREDIT as QUEUE_CREDIT
 from penstock.client.queue import Guarantee, QueueSubscription
+from penstock.client.steps import STEP_TIMEOUT_S, SyncNamedStep, SyncSteps
 from penstock.client.subscription import DEFAULT_BATCH, S, Subscription
 from penstock.client.sync_subscription import SyncMessage, SyncSubscription
 from penstock.model.message import Placed
@@ -33,6 +34,7 @@ class SyncClient:
         self.inner = Client(servers, **options)
         self._loop = Background()
         self.pipelines = SyncPipelines(self.inner.pipelines, self._loop)
+        self.steps = SyncSteps(self.inner.steps, self._loop)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +113,13 @@ class SyncClient:
 
     def publish_many(self, topic: str, messages: Iterable[Value], *, acks: Acks = "all") -> list[Placed]:
         return self._loop.wait(self.inner.publish_many(topic, list(messages), acks=acks))
+
+    def step(
+        self, name: str, epoch: int, *, mark: str = "", timeout_s: float = STEP_TIMEOUT_S, writer: str = ""
+    ) -> SyncNamedStep:
+        """See `Client.step`."""
+        step = self.inner.step(name, epoch, mark=mark, timeout_s=timeout_s, writer=writer)
+        return SyncNamedStep(step, self._loop)
 
     def flush(self) -> None:
         self._loop.wait(self.inner.flush())
