@@ -18,6 +18,7 @@ from penstock.cli.pipeline_options import (
     Master,
     Name,
     Place,
+    Quick,
     Trigger,
     Verbose,
     home_of,
@@ -66,6 +67,7 @@ def run(
     ] = False,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines, in a terminal too.")] = False,
     verbose: Verbose = False,
 ) -> None:
@@ -78,7 +80,7 @@ def run(
     from penstock.pipeline.files import Kind, open_file
 
     opened = open_file(file)
-    place = Place(name or opened.default_name, server, master, conf, environment, verbose, as_json)
+    place = Place(name or opened.default_name, server, master, conf, environment, quick, verbose, as_json)
     home = home_of(place.name, checkpoint, opened.path.parent)
     if opened.kind is Kind.declared:
         every = None if trigger is None and once is not False else seconds_of(trigger or DEFAULT_EVERY)

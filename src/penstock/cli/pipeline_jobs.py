@@ -22,6 +22,7 @@ from penstock.cli.pipeline_options import (
     Name,
     Once,
     Place,
+    Quick,
     TableFormat,
     Trigger,
     Verbose,
@@ -114,6 +115,7 @@ def table(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     verbose: Verbose = False,
@@ -122,7 +124,7 @@ def table(
 
     Bad records go to a quarantine topic, with the reason. The same command again goes on where it ended.
     """
-    place = Place(name or f"table-{_leaf(target)}", server, master, conf, environment, verbose, as_json)
+    place = Place(name or f"table-{_leaf(target)}", server, master, conf, environment, quick, verbose, as_json)
     home = home_of(place.name, checkpoint)
 
     def work(run: Any, spark: Any) -> Any:
@@ -219,6 +221,7 @@ def sql(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     verbose: Verbose = False,
@@ -231,7 +234,14 @@ def sql(
         raise typer.BadParameter("say where the rows go, with either --into or --into-table")
     text = _statement(statement)
     place = Place(
-        name or f"sql-{into_topic or _leaf(into_table or '')}", server, master, conf, environment, verbose, as_json
+        name or f"sql-{into_topic or _leaf(into_table or '')}",
+        server,
+        master,
+        conf,
+        environment,
+        quick,
+        verbose,
+        as_json,
     )
     home = home_of(place.name, checkpoint)
     named, fields = options.pairs(views, "--topic"), options.pairs(schemas, "--schema")

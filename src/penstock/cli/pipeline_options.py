@@ -70,6 +70,7 @@ Trigger = Annotated[
     str | None,
     typer.Option("--trigger", metavar="INTERVAL", help="Begin a batch every so often, such as '10 seconds'."),
 ]
+Quick = Annotated[bool, typer.Option("--quick", help="Start sooner and run slower: for little data.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show what Spark and Java say, and stack traces.")]
 
 TableFormat = Annotated[Format, typer.Option("--format", help="What kind of table it is.")]
@@ -110,6 +111,7 @@ class Place:
     master: str = DEFAULT_MASTER
     conf: list[str] | None = None
     environment: str | None = None
+    quick: bool = False
     verbose: bool = False
     as_json: bool = False
     result_matters: bool = False  # standard output is for the result, progress goes to standard error
@@ -158,6 +160,7 @@ def perform(
             verbose=place.verbose,
             declared=declared,
             environment=place.environment,
+            quick=place.quick,
             settings={**(settings or {}), **given},
         )
         run.at_end = spark.stop

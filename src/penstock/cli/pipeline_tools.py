@@ -18,6 +18,7 @@ from penstock.cli.pipeline_options import (
     Format,
     Master,
     Place,
+    Quick,
     TableFormat,
     Verbose,
     perform,
@@ -64,6 +65,7 @@ def replay(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     verbose: Verbose = False,
@@ -74,7 +76,7 @@ def replay(
     if topic is None and (start or end or partition is not None):
         raise typer.BadParameter("--from, --until and --partition are for a topic")
     bounds = _bounds(server, topic, start, end, partition) if topic is not None else {}
-    place = Place(f"replay-{into}", server, master, conf, environment, verbose, as_json, result_matters=True)
+    place = Place(f"replay-{into}", server, master, conf, environment, quick, verbose, as_json, result_matters=True)
 
     def work(run: Any, spark: Any) -> Any:
         from penstock.pipeline.jobs import replay as job
@@ -162,6 +164,7 @@ def dead_letters(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     verbose: Verbose = False,
@@ -177,7 +180,7 @@ def dead_letters(
     since_ms, until_ms = _time_ms(since, "--since"), _time_ms(until, "--until")
     if redrive and not dry_run:
         confirm("Send what is chosen back to where it came from?", yes)
-    place = Place("dead-letters", server, master, conf, environment, verbose, as_json, result_matters=True)
+    place = Place("dead-letters", server, master, conf, environment, quick, verbose, as_json, result_matters=True)
 
     def work(run: Any, spark: Any) -> Any:
         from penstock.pipeline.jobs import dead_letters as job
@@ -258,6 +261,7 @@ def audit(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     verbose: Verbose = False,
@@ -265,7 +269,7 @@ def audit(
     """Prove that a topic's table or mirror has everything once and in order. Exit code 1 if it has not."""
     if (target_table is None) == (mirror is None):
         raise typer.BadParameter("say what is compared, with either --table or --mirror")
-    place = Place(f"audit-{topic}", server, master, conf, environment, verbose, as_json, result_matters=True)
+    place = Place(f"audit-{topic}", server, master, conf, environment, quick, verbose, as_json, result_matters=True)
 
     def work(run: Any, spark: Any) -> Any:
         from penstock.pipeline.jobs import audit as job
@@ -320,13 +324,14 @@ def compact(
     master: Master = DEFAULT_MASTER,
     conf: Conf = None,
     environment: Environment = None,
+    quick: Quick = False,
     server: options.Server = options.DEFAULT_SERVER,
     as_json: options.Json = False,
     verbose: Verbose = False,
 ) -> None:
     """Compact and re-partition a large topic with Spark; the result takes its name in one moment."""
     confirm(f"Replace {topic} by what is left of it{'' if keep_as is None else f' (kept as {keep_as})'}?", yes)
-    place = Place(f"compact-{topic}", server, master, conf, environment, verbose, as_json, result_matters=True)
+    place = Place(f"compact-{topic}", server, master, conf, environment, quick, verbose, as_json, result_matters=True)
 
     def work(run: Any, spark: Any) -> Any:
         from penstock.pipeline.jobs import compact as job

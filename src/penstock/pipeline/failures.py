@@ -27,6 +27,11 @@ _EXPLAINED: Final = {
     "JAVA_GATEWAY_EXITED": "Java ended while Spark was starting",
     "CONNECT_URL_NOT_SET": "there is no address of a Spark Connect server",
 }
+# What to do about it, where Spark does not say so in our words.
+_ADVICE: Final = {
+    "STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION": "say how late rows may be, with a watermark, or use the mode update",
+    "LOCATION_ALREADY_EXISTS": "a table of this name was left by another catalogue: remove it, or choose another place",
+}
 
 
 def explain(error: BaseException) -> str:
@@ -86,7 +91,8 @@ def _said_by_spark(text: str) -> str:
     found = _CLASS.match(text)
     if found and found[1] in _EXPLAINED:
         return _EXPLAINED[found[1]]
-    return text
+    advice = _ADVICE.get(found[1]) if found else None
+    return f"{text.rstrip('.')}; {advice}" if advice else text
 
 
 def _without_noise(text: str) -> str:
