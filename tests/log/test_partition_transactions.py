@@ -342,3 +342,21 @@ async def test_a_commit_and_an_abort_of_one_tick(faulty) -> None:
     assert partition.stable_end == 0
     await asyncio.gather(*(e.durable for e in ends))
     assert await committed(partition) == [b"b"]
+
+
+async def test_what_was_deleted_behind_a_checkpoint_holds_nobody_up(disk_house) -> None:
+    partition = await opened(disk_house)
+    await send(partition, (7, 0, 0), b"a")
+    await send(partition, (8, 0, 0), b"b")
+    await partition.checkpoint()
+    await send(partition, (7, 0, 1), b"c")
+    await end(partition, 7, 0, True)
+    await partition.trim(4)
+    await disk_house.topics.engines.disk.close()  # as a crash leaves it: no other checkpoint is written
+    await disk_house.open()
+    partition = await disk_house.topics.open(disk_house.topics.get("orders"), 0)
+    assert not partition.transactions.open
+    assert partition.stable_end == 4
+    await send(partition, (7, 0, 2), b"d")
+    await end(partition, 7, 0, True)
+    assert await committed(partition) == [b"d"]

@@ -157,6 +157,12 @@ class Producers:
                 producer.batches.pop()
         self.named.rewind(end_offset)
 
+    def forget_sequences(self) -> None:
+        """Producers have written since, nobody knows what: each may go on with any number."""
+        for producer in self._by_id.values():
+            producer.batches.clear()
+            producer.fresh = False
+
     def expire(self, before_ms: int) -> None:
         """Forget producers not seen since then."""
         for producer_id in [p for p, producer in self._by_id.items() if producer.seen_ms < before_ms]:

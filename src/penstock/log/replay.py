@@ -43,7 +43,12 @@ async def replay(partition: "Partition", checkpoint: Checkpoint | None) -> int:
     if checkpoint is not None and checkpoint.offset <= partition.end_offset:
         state = msgspec.msgpack.decode(checkpoint.state, type=_State)
         partition.producers.restore(state.producers)
-        partition.transactions.restore(state.transactions)
+        if checkpoint.offset >= offset:
+            partition.transactions.restore(state.transactions)
+        else:
+            # Between the two, records were deleted of which the checkpoint knows nothing: producers went on there, and
+            # what was open may have ended. Whatever is left of it is found below.
+            partition.producers.forget_sequences()
         partition.cleaned_end = max(partition.start_offset, state.cleaned_end)
         offset = max(offset, checkpoint.offset)
     read_bytes = 0
