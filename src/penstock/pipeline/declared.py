@@ -67,12 +67,13 @@ def settings_of(home: Path) -> dict[str, str]:
 def read_declaration(file: PipelineFile, home: Path) -> Declaration:
     if file.path.suffix not in (".yml", ".yaml"):
         return Declaration(file.path.parent, [file.path], (home / "storage").absolute().as_uri())
+    import yaml
     from pyspark.errors import PySparkException
     from pyspark.pipelines.cli import load_pipeline_spec
 
     try:
         spec = load_pipeline_spec(file.path)
-    except (PySparkException, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (PySparkException, yaml.YAMLError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InvalidPipeline(f"{file.path.name}: {' '.join(str(error).split())}") from None
     root = file.path.parent
     files = list(dict.fromkeys(path for library in spec.libraries for path in _matching(root, library.include)))
