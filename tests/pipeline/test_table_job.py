@@ -122,7 +122,7 @@ def test_fields_that_appear_while_it_runs_become_columns(
 ) -> None:
     """The sample is of the ends of the topic; what is new stands in its middle."""
     put(server, topic, orders(0, 20))
-    put(server, topic, orders(20, 20, colour="red", size={"w": 1, "h": 2.5}))
+    put(server, topic, orders(20, 20, colour="red", size={"w": 1, "h": 2.5}, _topic=1, nothing=None))
     put(server, topic, orders(40, 20))
     starts: list[Any] = []
     chosen = options(server, topic, tmp_path, sample_records=8, max_records_per_trigger=25)

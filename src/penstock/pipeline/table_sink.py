@@ -223,7 +223,8 @@ class _Task:
             opened = self._values.open(records.column("value"))
             columns = dict(zip(_schema(self._job.fields).names, opened.columns, strict=True))
             reasons = opened.reasons
-            added(self._new, opened.new)
+            # A field that has the name of a column of ours is not new, and no column either.
+            added(self._new, {name: kind for name, kind in opened.new.items() if name not in self._columns.names})
         if self._job.metadata:
             for name in METADATA.names:
                 if name in self._columns.names:
