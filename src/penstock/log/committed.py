@@ -1,5 +1,7 @@
 """What of the stored batches is committed: neither a marker nor part of a transaction that was aborted."""
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Iterable
 
 from penstock.log.transactions import Aborted
@@ -9,20 +11,26 @@ from penstock.storage.engine import Buffer, Slice
 
 
 class AbortedBatches:
-    """Tells batches of these aborted transactions from others."""
+    """Tells batches of these aborted transactions, which come in the order of their first offsets, from others."""
 
     __slots__ = ("_by_producer",)
 
     def __init__(self, aborted: Iterable[Aborted]) -> None:
-        self._by_producer: dict[int, list[Aborted]] = {}
+        self._by_producer: dict[int, tuple[array[int], array[int]]] = {}  # first and last offsets; none overlap
         for each in aborted:
-            self._by_producer.setdefault(each.producer_id, []).append(each)
+            known = self._by_producer.get(each.producer_id)
+            if known is None:
+                known = self._by_producer[each.producer_id] = (array("q"), array("q"))
+            known[0].append(each.first_offset)
+            known[1].append(each.last_offset)
 
     def __contains__(self, header: BatchHeader) -> bool:
-        if not header.is_transactional or header.producer_id not in self._by_producer:
+        known = self._by_producer.get(header.producer_id) if header.is_transactional else None
+        if known is None:
             return False
-        offset = header.base_offset
-        return any(a.first_offset <= offset < a.last_offset for a in self._by_producer[header.producer_id])
+        firsts, lasts = known
+        at = bisect_right(firsts, header.base_offset) - 1
+        return at >= 0 and header.base_offset < lasts[at]
 
 
 def committed_only(found: Slice, aborted: Iterable[Aborted], max_bytes: int) -> Slice:
