@@ -26,7 +26,9 @@ async def fetch(call: Call) -> Reply | Awaitable[Reply]:
         session = _session(call)
     except PenstockError as error:
         return Struct(error_code=error_code(error), session_id=NO_SESSION, responses=[])
-    interest = session.interest if session is not None else Interest()
+    isolation = Isolation.STABLE if call.body.isolation_level == READ_COMMITTED else Isolation.NONE
+    interest = session.interest if session is not None else Interest(isolation)
+    interest.isolate(isolation)
     _update(call, interest)
     body = call.body
     results = await call.broker.fetcher.read(call.principal, interest, body.max_bytes)
@@ -63,7 +65,6 @@ def _session(call: Call) -> FetchSession | None:
 
 def _update(call: Call, interest: Interest) -> None:
     """Take the request's partitions into the interest, and those out that it forgets."""
-    interest.isolate(Isolation.STABLE if call.body.isolation_level == READ_COMMITTED else Isolation.NONE)
     by_id = call.version >= TOPIC_IDS_FROM
     for topic in call.body.topics:
         name = _name(call, topic, by_id)
