@@ -110,6 +110,8 @@ def test_what_is_too_large_is_told(server: Server, topic: str) -> None:
     create(server, topic, max_message_bytes="1000")
     with Link(server.line, timeout_s=30) as link:
         publisher = writer(link, topic, 0)
+        put(publisher, topic, ["x" * 100] * 50)  # one batch would be too large, and it is not one
+        publisher.finish()
         put(publisher, topic, ["x" * 5_000])
         with pytest.raises(RecordTooLarge, match=f"{topic}-0: .*max.message.bytes"):
             publisher.finish()

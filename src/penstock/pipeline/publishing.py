@@ -17,6 +17,7 @@ from penstock.client.errors import Disconnected, Unreachable, error_of
 from penstock.client.session import pause_s
 from penstock.model.column_writer import ColumnWriter
 from penstock.model.errors import (
+    ConcurrentTransactions,
     OutOfOrderSequence,
     PenstockError,
     TimedOut,
@@ -37,6 +38,21 @@ MAX_TOPICS: Final = 1_000  # of one task
 COMPRESSIONS: Final = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 
 _BROKEN = (Disconnected, TimedOut, Unreachable)
+
+
+def ask_patiently(link: Link, message: wire.Message, timeout_s: float) -> Any:
+    """The reply to what may be asked again, also when the server says "not now": while it ends what was before."""
+    deadline = time.monotonic() + timeout_s
+    attempt = 0
+    while True:
+        try:
+            return link.ask(message)
+        except ConcurrentTransactions:
+            attempt += 1
+            wait_s = pause_s(attempt)
+            if time.monotonic() + wait_s >= deadline:
+                raise
+            time.sleep(wait_s)
 
 
 class _Sent:
@@ -100,7 +116,8 @@ class StepPublisher:
     def is_done(self) -> bool:
         """Whether the step was committed before, so that nothing needs to be written. Opens the writer."""
         if self._writer is None:
-            self._writer = self._link.ask(self._open)
+            self._writer = ask_patiently(self._link, self._open, self._timeout_s)
+        assert self._writer is not None
         return self._writer.done
 
     # -- rows -----------------------------------------------------------------------------------------------------
@@ -146,18 +163,20 @@ class StepPublisher:
             assert self._writer is not None
             if len(self._topics) >= MAX_TOPICS:
                 raise UnknownTopic(f"one task writes to {MAX_TOPICS} topics already; is the column topic right?")
+            found = self._find(topic)
+            most_bytes = int(found.settings.get("max.message.bytes", self._batch_bytes))
             columns = self._topics[topic] = ColumnWriter(
                 topic,
-                self._partitions(topic),
+                found.partitions,
                 self._writer.producer_id,
                 self._writer.producer_epoch,
                 compression=self._compression,
-                max_bytes=self._batch_bytes,
+                max_bytes=min(self._batch_bytes, most_bytes),
                 turn=self._turn,
             )
         return columns
 
-    def _partitions(self, topic: str) -> int:
+    def _find(self, topic: str) -> wire.TopicInfo:
         try:
             found: wire.Topics = self._link.ask(wire.FindTopic(topic, create=self._new_topics is None))
         except UnknownTopic:
@@ -170,7 +189,7 @@ class StepPublisher:
                 found = self._link.ask(wire.CreateTopic(topic, settings=self._new_topics))
             except TopicExists:
                 found = self._link.ask(wire.FindTopic(topic))
-        return found.topics[0].partitions
+        return found.topics[0]
 
     # -- batches --------------------------------------------------------------------------------------------------
 

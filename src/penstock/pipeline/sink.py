@@ -25,7 +25,7 @@ from penstock.pipeline.columns import HEADER_LIST
 from penstock.pipeline.errors import InvalidOption
 from penstock.pipeline.link import Link
 from penstock.pipeline.marks import read_ends, read_query_id
-from penstock.pipeline.publishing import StepPublisher
+from penstock.pipeline.publishing import StepPublisher, ask_patiently
 from penstock.pipeline.sink_options import SinkOptions, check_columns, sink_options
 from penstock.wire.native import messages as wire
 
@@ -213,7 +213,7 @@ def commit_step(
     name = f"batch {epoch} of application {application!r}"
     with Link(options.server, timeout_s=options.timeout_s, client=f"penstock-sink {application}") as link:
         try:
-            done: wire.Done = link.ask(request)
+            done: wire.Done = ask_patiently(link, request, options.timeout_s)
         except StepMismatch as error:
             raise StepMismatch(
                 f"{name} is in the topic already, and was made of other rows than now ({error}; now {mark}). The "
