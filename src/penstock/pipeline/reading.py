@@ -18,13 +18,15 @@ from penstock.model.column_reader import Columns, read_columns
 from penstock.model.errors import CorruptBatch, OffsetOutOfRange, PenstockError, StorageFailed, TimedOut, UnknownTopic
 from penstock.pipeline import arrow
 from penstock.pipeline.decoding import CORRUPT, Decoded, Decoder, corrupt_column
+from penstock.pipeline.direct import Gone, Unreadable, direct_range, refuse_broker
 from penstock.pipeline.errors import DataLost, SchemaMismatch
 from penstock.pipeline.link import Link
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import LOSS_ADVICE, Range
 from penstock.pipeline.schemas import Column
-from penstock.wire.native.messages import Fetch, Fetched
+from penstock.wire.native.messages import Fetch, Fetched, ListOffsets
 
+CLIENT: Final = "penstock-spark-task"
 FETCH_BYTES: Final = 4 << 20
 OPENED_BYTES: Final = 32 << 20  # of one record batch, before its last batch is opened
 BATCH_ROWS: Final = 50_000
@@ -109,8 +111,26 @@ def _mismatch(columns: Columns, decoded: Decoded, part: Range) -> SchemaMismatch
     )
 
 
+def read_near(options: SourceOptions, assembler: Assembler, part: Range) -> Iterator[pa.RecordBatch]:
+    """Every record of the range that is there, from the log's own files where that can be; what they do not give, and
+    with read=broker everything, through the server.
+    """
+    at = part.start
+    if options.read != "broker" and part.size > 0:
+        try:
+            with Link(options.server, timeout_s=options.timeout_s, first_s=options.timeout_s, client=CLIENT) as link:
+                for batches, begin, at, aborted in direct_range(options, link, part):  # noqa: B007
+                    yield from open_batches(assembler, part, batches, begin, aborted)
+        except Gone:
+            pass  # the server says so again below, in the words for it
+        except Unreadable as reason:
+            if options.read == "direct":
+                raise refuse_broker(part, reason) from None
+    yield from read_range(options, assembler, Range(part.topic, part.partition, at, part.end))
+
+
 def read_range(options: SourceOptions, assembler: Assembler, part: Range) -> Iterator[pa.RecordBatch]:
-    """Every record of the range that is there."""
+    """Every record of the range that is there, through the server."""
     for batches, at in fetch_range(options, part):
         yield from open_batches(assembler, part, batches, at)
 
@@ -133,9 +153,7 @@ def fetch_range(options: SourceOptions, part: Range) -> Iterator[tuple[bytes, in
     """Stored batches of the range, and the offset to begin at in them. A connection that breaks is sought again."""
     at = part.start
     patience = _Patience(options.timeout_s)
-    with Link(
-        options.server, timeout_s=options.timeout_s, first_s=options.timeout_s, client="penstock-spark-task"
-    ) as link:
+    with Link(options.server, timeout_s=options.timeout_s, first_s=options.timeout_s, client=CLIENT) as link:
         while at < part.end:
             try:
                 for fetched, begin in _fetched(link.connection(), options, part, at):
@@ -182,8 +200,6 @@ def _fetched(
 
 def _after_loss(link: Link, options: SourceOptions, part: Range, at: int, error: PenstockError) -> int:
     """Where to go on when what comes next is not there."""
-    from penstock.wire.native.messages import ListOffsets
-
     there = link.ask(ListOffsets(part.topic, part.partition))
     if options.fail_on_data_loss:
         raise DataLost(

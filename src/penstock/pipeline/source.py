@@ -34,7 +34,7 @@ from penstock.pipeline.link import Link
 from penstock.pipeline.offsets import Ends, Json, from_json, to_json
 from penstock.pipeline.options import SourceOptions, source_options
 from penstock.pipeline.planning import LOSS_ADVICE, Limits, Planner, Range, share, split
-from penstock.pipeline.reading import Assembler, read_range
+from penstock.pipeline.reading import Assembler, read_near, read_range
 from penstock.pipeline.schemas import Column, check_schema, spark_schema
 
 
@@ -106,7 +106,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
-        return read_range(self._options, Assembler(self._options, self._columns, self._schema), partition.part)
+        return read_near(self._options, Assembler(self._options, self._columns, self._schema), partition.part)
 
 
 def _check_order(starts: Ends, ends: Ends) -> None:
