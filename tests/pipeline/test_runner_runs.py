@@ -254,3 +254,22 @@ def test_work_that_ends_because_it_was_cancelled_has_not_failed() -> None:
         raise RuntimeError("the job was cancelled")
 
     assert Run("cancelled").perform(work).state == "stopped"
+
+
+def test_a_slow_python_is_waited_for_and_nothing_else_is() -> None:
+    tries: list[str] = []
+    cleared: list[str] = []
+
+    def work(said: str) -> str:
+        tries.append(said)
+        if len(tries) < 3:
+            raise RuntimeError(f"Task failed: {said}")
+        return "done"
+
+    run = Run("slow")
+    assert run.insist(lambda: work("Python worker failed to connect back."), lambda: cleared.append("")) == "done"
+    assert (len(tries), len(cleared)) == (3, 2)
+    tries.clear()
+    with pytest.raises(RuntimeError):
+        run.insist(lambda: work("something else"), lambda: cleared.append(""))
+    assert len(tries) == 1

@@ -167,7 +167,7 @@ def perform(
         run.take_signals()
         run.check()
         run.cancel = lambda: _cancel(spark)
-        return work(run, spark)
+        return run.insist(lambda: work(run, spark), lambda: _stop_all(spark))
 
     return ended(run.perform(begin, signals=True), place)
 
@@ -178,6 +178,11 @@ def _cancel(spark: Any) -> None:
         spark.interruptAll()
     else:
         spark.sparkContext.cancelAllJobs()
+
+
+def _stop_all(spark: Any) -> None:
+    for query in spark.streams.active:
+        query.stop()
 
 
 def _display(place: Place) -> "Display":

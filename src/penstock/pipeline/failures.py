@@ -23,6 +23,7 @@ _FAILED_QUERY = re.compile(r"\[STREAM_FAILED\] Query \[id = [^\]]*\] terminated 
 # Where Spark begins to tell what nobody asked: offsets, plans, stacks.
 _NOISE = ("\n=== Streaming Query ===", "\nDriver stacktrace", "\n\tat ", "\nJVM stacktrace", "\nCaused by:", ";\n'")
 _WRAPPERS = ("PySparkRuntimeError", "PythonException", "SparkException", "PySparkAssertionError", "RuntimeError")
+_NO_PYTHON: Final = "Python worker failed to connect back"
 _EXPLAINED: Final = {
     "JAVA_GATEWAY_EXITED": "Java ended while Spark was starting",
     "CONNECT_URL_NOT_SET": "there is no address of a Spark Connect server",
@@ -48,6 +49,11 @@ def explain(error: BaseException) -> str:
     if type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
         return _line(said or type(error).__name__)
     return _line(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+
+
+def is_slow_start(error: BaseException) -> bool:
+    """Whether Spark waited in vain for a Python process that it had started."""
+    return not isinstance(error, PenstockError) and _NO_PYTHON in _text_of(error)
 
 
 def _text_of(error: BaseException) -> str:

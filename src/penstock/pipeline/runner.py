@@ -23,7 +23,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from penstock.model.errors import LimitReached, PenstockError
 from penstock.pipeline.display import Display, Silent
-from penstock.pipeline.failures import explain
+from penstock.pipeline.failures import explain, is_slow_start
 from penstock.pipeline.jobs.job import Progress
 from penstock.pipeline.progress import Meter, Query, Reading, State, summed
 from penstock.pipeline.reporter import Reporter, Value
@@ -34,6 +34,8 @@ FINISH_BATCH_S: Final = 60.0  # a batch that takes longer is cut off, and repeat
 MAX_QUERIES: Final = 100  # of one run
 REPORTED_QUERIES: Final = 8  # by name; the others are in the sums
 MESSAGE_CHARS: Final = 500
+START_TRIES: Final = 4
+HURRIED: Final = 2  # stops after which nothing is waited for
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 
 T = TypeVar("T")
@@ -127,6 +129,21 @@ class Run:
         while waiting:
             waiting = [query for query in waiting if not query.awaitTermination(TICK_S)]
 
+    def insist(self, work: Callable[[], T], clear: Callable[[], None]) -> T:
+        """Do the work, and again if Spark gave up on a Python process that was slow to start: it waits for ten seconds,
+        which a busy machine may exceed. What was done before is not repeated, as after any other failure. `clear`
+        ends what the attempt has left running."""
+        for attempt in range(1, START_TRIES + 1):
+            try:
+                return work()
+            except Exception as error:
+                if attempt == START_TRIES or self.is_stopping or not is_slow_start(error):
+                    raise
+                self.display.note("Python was slow to start; trying again")
+                clear()
+                self._meters = []
+        raise AssertionError("unreachable")
+
     def rest(self, seconds: float) -> bool:
         """Wait, unless the run is to stop. Whether it goes on."""
         return not self._stop.wait(seconds)
@@ -151,8 +168,7 @@ class Run:
     def _finish_batch(self, meter: Meter) -> None:
         batch = meter.read(stopping=True).batches
         deadline = time.monotonic() + FINISH_BATCH_S
-        hurried = self._stops
-        while time.monotonic() < deadline and self._stops == hurried and meter.query.isActive:
+        while time.monotonic() < deadline and self._stops < HURRIED and meter.query.isActive:
             status = meter.query.status
             if not (status["isTriggerActive"] and status["isDataAvailable"]):
                 return
@@ -169,7 +185,7 @@ class Run:
 
     def _signalled(self, number: int, frame: FrameType | None) -> None:
         self.stop(f"{signal.Signals(number).name} was received")
-        if self._stops >= 2:
+        if self._stops >= HURRIED:
             signal.signal(number, signal.default_int_handler)
 
     # -- the run ------------------------------------------------------------------------------------------------
@@ -191,8 +207,8 @@ class Run:
                 else:
                     outcome = Outcome("failed", error=error, message=explain(error))
             if outcome.state == "failed":
-                self._stop.set()  # what else runs is of no use any more
-                self._stops += 1
+                self._stops = HURRIED  # what else runs is of no use any more
+                self._stop.set()
             elif outcome.state == "done" and self.is_stopping:
                 outcome = Outcome("stopped", outcome.result)
             self._ended.set()
