@@ -1,8 +1,11 @@
-"""The Java programs beside this file: compiled once per run of the tests, run with one version of the client each."""
+"""The Java programs beside this file: compiled once, run with one version of the client each."""
 
+import contextlib
+import hashlib
 import json
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +23,26 @@ def jars_of(version: str) -> Path:
     return jars
 
 
-def compile_programs(directory: Path) -> Path:
-    """All programs; against the older client, so that both can run them."""
+def compiled() -> Path:
+    """All programs, compiled when their sources have changed; against the older client, so that both can run them.
+
+    Several processes may want them at once: whoever is done first is whose work is kept.
+    """
     sources = sorted(SOURCES.glob("*.java"))
-    classpath = f"{jars_of(VERSIONS[0])}/*"
-    subprocess.run(["javac", "-d", directory, "-cp", classpath, *sources], check=True, timeout=TIMEOUT_S)
-    return directory
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()[:16]
+    kept = ROOT / ".make" / f"java-classes-{digest}"
+    if not kept.is_dir():
+        with tempfile.TemporaryDirectory(dir=kept.parent) as directory:
+            fresh = Path(directory) / "classes"
+            classpath = f"{jars_of(VERSIONS[0])}/*"
+            subprocess.run(["javac", "-d", fresh, "-cp", classpath, *sources], check=True, timeout=TIMEOUT_S)
+            with contextlib.suppress(OSError):
+                fresh.rename(kept)
+    return kept
 
 
-def command(classes: Path, version: str, program: str) -> list[str]:
-    return ["java", *QUICK, "-cp", os.pathsep.join([str(classes), f"{jars_of(version)}/*"]), program]
+def command(version: str, program: str) -> list[str]:
+    return ["java", *QUICK, "-cp", os.pathsep.join([str(compiled()), f"{jars_of(version)}/*"]), program]
 
 
 def tell(java: list[str], *arguments: str) -> list[dict[str, Any]]:

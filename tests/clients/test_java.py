@@ -4,11 +4,10 @@
 """
 
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
-from java_program import VERSIONS, command, compile_programs, tell
+from java_program import VERSIONS, command, tell
 from members import ConfluentMember, JavaMember, Member
 from story import create_topic, eventually, read_topic
 from test_mixed_groups import PARTITIONS, share_the_work
@@ -20,15 +19,10 @@ from servers import StartServer
 FIRST_TIME_MS = 1_600_000_000_000
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_programs(tmp_path_factory.mktemp("classes"))
-
-
 @pytest.fixture(params=VERSIONS)
-def java(request: pytest.FixtureRequest, classes: Path) -> list[str]:
+def java(request: pytest.FixtureRequest) -> list[str]:
     """The command that runs the program with one version of the client."""
-    return command(classes, request.param, "KafkaStory")
+    return command(request.param, "KafkaStory")
 
 
 def test_default_producer_and_consumer_keep_everything(server: Server, topic: str, java: list[str]) -> None:

@@ -5,12 +5,11 @@
 
 import struct
 from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from java_program import VERSIONS, command, compile_programs, tell
+from java_program import VERSIONS, command, tell
 from story import WAIT_S, create_topic
 from transaction_story import UNCOMMITTED, committed_offsets, read_all, read_values
 
@@ -28,20 +27,15 @@ REFUSED = (
 )
 
 
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_programs(tmp_path_factory.mktemp("classes"))
-
-
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture
-def java(classes: Path, version: str) -> list[str]:
+def java(version: str) -> list[str]:
     """The command that runs the program with one version of the client."""
-    return command(classes, version, "TransactionStory")
+    return command(version, "TransactionStory")
 
 
 def told(java: list[str], *arguments: str) -> dict[str, Any]:
@@ -149,10 +143,10 @@ def test_administrators_see_transactions_and_producers(server: Server, topic: st
     }
 
 
-def test_a_producer_may_change_its_protocol_with_its_version(server: Server, topic: str, classes: Path) -> None:
+def test_a_producer_may_change_its_protocol_with_its_version(server: Server, topic: str) -> None:
     create_topic(server.kafka, topic)
     for turn in range(2):
         for version in VERSIONS:
-            java = command(classes, version, "TransactionStory")
+            java = command(version, "TransactionStory")
             assert told(java, "plan", server.kafka, topic, "1", topic, "ca") == {"transactions": 2}
         assert read_values(server.kafka, topic) == ["0"] * 2 * (turn + 1)

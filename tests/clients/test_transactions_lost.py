@@ -1,11 +1,10 @@
 """Transactions over connections that lose requests and replies: what is repeated counts once, and nothing is torn."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from confluent_kafka import KafkaException, Producer
-from java_program import VERSIONS, command, compile_programs, tell
+from java_program import VERSIONS, command, tell
 from story import WAIT_S, create_topic
 from transaction_story import read_all
 
@@ -15,11 +14,6 @@ from servers import make_server
 
 PLAN = "ccacacc" * 4
 EXPECTED = [str(number) for number, letter in enumerate(PLAN) if letter == "c"]
-
-
-@pytest.fixture(scope="module")
-def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_programs(tmp_path_factory.mktemp("classes"))
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +81,9 @@ def commit(producer: Producer) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(("lost", "api"), [("requests", PRODUCE), ("replies", PRODUCE), ("replies", ApiKey.END_TXN)])
-def test_java_repeats_itself(proxy: Proxy, topic: str, classes: Path, version: str, lost: str, api: int) -> None:
+def test_java_repeats_itself(proxy: Proxy, topic: str, version: str, lost: str, api: int) -> None:
     rule = lose(proxy, lost, api, 6)
-    java = command(classes, version, "TransactionStory")
+    java = command(version, "TransactionStory")
     assert tell(java, "plan", proxy.address, topic, "2", topic, PLAN) == [{"transactions": len(PLAN)}]
     proxy.behave()
     assert rule.lost >= 3, "the test lost too little to prove anything"

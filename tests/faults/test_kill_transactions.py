@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from java_program import VERSIONS, command, compile_programs
+from java_program import VERSIONS, command
 from story import WAIT_S, create_topic, eventually
 from transaction_history import ABORTED, COMMITTED, History, Input, Seen, check
 from transaction_story import COMMITTED as READ_COMMITTED
@@ -36,8 +36,8 @@ WORKERS = Path(__file__).with_name("transaction_workers.py")
 class Crew:
     """The workers of one kind of client, with their topics, their group and their journals."""
 
-    def __init__(self, kind: str, server: Server, home: Path, classes: Path, size: int = 1) -> None:
-        self.kind, self.server, self.home, self.classes = kind, server, home, classes
+    def __init__(self, kind: str, server: Server, home: Path, size: int = 1) -> None:
+        self.kind, self.server, self.home = kind, server, home
         self.source, self.sinks, self.group = f"{kind}-in", f"{kind}-out", f"{kind}-movers"
         self.stop = home / f"{kind}.stop"
         self.journals = [home / f"{kind}-{number}.journal" for number in range(size)]
@@ -58,7 +58,7 @@ class Crew:
     def _start(self, number: int) -> None:
         if self.kind == "java":  # which changes its version, and so its protocol, with every life
             version = VERSIONS[(self.started + 1) % len(VERSIONS)]
-            program = [*command(self.classes, version, "TransactionStory"), "loop"]
+            program = [*command(version, "TransactionStory"), "loop"]
         else:
             program = [sys.executable, str(WORKERS), self.kind]
         name, seed = f"{self.kind}-{number}", str(SEED + self.started)
@@ -137,9 +137,8 @@ class Crew:
 @pytest.fixture
 def crews(start_server: StartServer, tmp_path: Path) -> Iterator[list[Crew]]:
     server = start_server()
-    classes = compile_programs(tmp_path)
     sizes = {"java": 1, "confluent": 2, "kafka-python": 1, "aiokafka": 1}
-    made = [Crew(kind, server, tmp_path, classes, size) for kind, size in sizes.items()]
+    made = [Crew(kind, server, tmp_path, size) for kind, size in sizes.items()]
     yield made
     for crew in made:
         crew.close()

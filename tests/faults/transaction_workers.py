@@ -94,8 +94,8 @@ def starts(inputs: list[Input]) -> dict[int, int]:
 # -- confluent-kafka --------------------------------------------------------------------------------------------
 
 
-# When all brokers are away librdkafka 2.16 forgets them and begins anew, but waits for one that it has forgotten when it
-# next hands in offsets of a transaction, for ever (confluentinc/librdkafka issue 5511).
+# When all brokers are away librdkafka 2.16 forgets them and begins anew, but waits for ever for one that it has
+# forgotten when it next hands in offsets of a transaction (confluentinc/librdkafka issue 5511).
 KEEP_BROKERS = {"metadata.recovery.strategy": "none"}
 
 
