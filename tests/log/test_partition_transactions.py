@@ -360,3 +360,17 @@ async def test_what_was_deleted_behind_a_checkpoint_holds_nobody_up(disk_house) 
     await send(partition, (7, 0, 2), b"d")
     await end(partition, 7, 0, True)
     assert await committed(partition) == [b"d"]
+
+
+async def test_what_is_held_is_seen_when_it_is_let_go(house) -> None:
+    partition = await opened(house)
+    seen: list[int] = []
+    partition.watch(lambda _, size: seen.append(size), stable=True)
+    await send(partition, (7, 0, 0), b"a")
+    partition.hold()
+    await end(partition, 7, 0, True)
+    await put(partition, batch_of(b"behind"))
+    assert (partition.stable_end, partition.durable_end, seen) == (0, 3, [])
+    partition.let_go()
+    assert (partition.stable_end, len(seen)) == (3, 1)
+    assert await committed(partition) == [b"a", b"behind"]

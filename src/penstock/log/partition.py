@@ -22,13 +22,14 @@ from penstock.log.producers import Producers, Written
 from penstock.log.replay import make_checkpoint, replay
 from penstock.log.settings import TopicSettings
 from penstock.log.transactions import NEVER, Transactions
+from penstock.log.waiting import durable_at
 from penstock.model.batch import BatchHeader, read_header, stamp
 from penstock.model.clock import Clock
-from penstock.model.errors import OffsetOutOfRange, StorageFailed, UnknownTopic
+from penstock.model.errors import OffsetOutOfRange, UnknownTopic
 from penstock.model.ids import StreamId
 from penstock.model.marker import encode_marker
 from penstock.model.record import Record
-from penstock.storage.engine import Chunk, Engine, Grant, Slice, Span, StreamState
+from penstock.storage.engine import Chunk, Engine, Slice, Span, StreamState
 
 LEADER_EPOCH = 0
 SKIP_READ_BYTES = 64 << 10  # where a reader found nothing committed, it looks on in steps of at least so much
@@ -67,7 +68,7 @@ class Partition:
         "_checkpoint_offset",
         "_failing",
         "_held_bytes",
-        "_rewinds",
+        "_holds",
         "_watchers",
         "active_ms",
         "aged_end",
@@ -83,6 +84,7 @@ class Partition:
         "housekeeping_due_ms",
         "opened_end",
         "producers",
+        "rewinds",
         "settings",
         "settled_end",
         "stable_end",
@@ -121,7 +123,8 @@ class Partition:
         self._checkpoint_offset = -1
         self._checkpoint_bytes = 0
         self._held_bytes = 0  # durable, and not yet counted as stable
-        self._rewinds = 0
+        self._holds = 0  # who keeps stable_end where it is
+        self.rewinds = 0  # how many times offsets were taken back
         self._failing = False
         # One entry per reader that waits here, and whether for what is stable; each is bounded by its connection.
         self._watchers: dict[Watcher, bool] | None = None
@@ -146,7 +149,7 @@ class Partition:
             repeat = self.producers.find_repeat(header)
             if repeat is not None:
                 # What was stored before somewhere is durable when all until now is.
-                durable = self._durable_at(repeat.end_offset if repeat.base_offset >= 0 else self.end_offset)
+                durable = durable_at(self, repeat.end_offset if repeat.base_offset >= 0 else self.end_offset)
                 return Appended(repeat.base_offset, repeat.timestamp_ms, self.start_offset, durable)
             if header.is_transactional or self.transactions.open:
                 self.transactions.check(header)
@@ -186,7 +189,7 @@ class Partition:
         return durable
 
     def _await(self, size_bytes: int, durable: asyncio.Future[None]) -> None:
-        settled = partial(self._settled, self.end_offset, size_bytes, self._rewinds)
+        settled = partial(self._settled, self.end_offset, size_bytes, self.rewinds)
         if durable.done():
             settled(durable)  # a callback would come a tick late, after whoever awaits a future that is done already
         else:
@@ -200,7 +203,7 @@ class Partition:
             self._rewind(rewinds, failure)
         else:
             self.durable_end = end_offset
-            if self.transactions.first_open == NEVER:
+            if self.transactions.first_open == NEVER and not self._holds:
                 self.stable_end = end_offset
             else:
                 stable_bytes = self._stabilise(size_bytes)
@@ -231,39 +234,32 @@ class Partition:
 
     def _stable_now(self) -> int:
         # Whoever deletes records may delete those of an open transaction: what is left begins where the log does.
-        return min(self.durable_end, max(self.start_offset, self.transactions.first_open))
+        stable_end = min(self.durable_end, max(self.start_offset, self.transactions.first_open))
+        return max(self.start_offset, min(stable_end, self.stable_end)) if self._holds else stable_end
+
+    def hold(self) -> None:
+        """Keep stable_end where it is until `let_go`: what ends in several partitions is seen in all at once."""
+        self._holds += 1
+
+    def let_go(self) -> None:
+        self._holds -= 1
+        stable_bytes = self._stabilise(0) if not self._holds else 0
+        if stable_bytes:
+            for watcher, stable in list((self._watchers or {}).items()):
+                if stable:
+                    watcher(self, stable_bytes)
 
     def _rewind(self, rewinds: int, failure: BaseException) -> None:
         """Take back the offsets that were given to what was not stored."""
-        if rewinds != self._rewinds:
+        if rewinds != self.rewinds:
             return  # the engine fails every later append of a stream too; one rewind serves them all
-        self._rewinds += 1
+        self.rewinds += 1
         self.end_offset = self.durable_end
         self.producers.rewind(self.durable_end)
         self.transactions.rewind(self.durable_end)
         if not self._failing and not self.closed:
             self._failing = True  # once, not for every retry of every producer
             _log.warning("a write to %s failed, its producers are told to try again: %s", self.stream, failure)
-
-    def _durable_at(self, end_offset: int) -> asyncio.Future[None]:
-        """A future for a batch that was appended before: done, or done when durable_end gets there."""
-        future = Grant(loop=asyncio.get_running_loop())
-        if end_offset <= self.durable_end:
-            future.set_result(None)
-            return future
-        rewinds = self._rewinds
-
-        def watch(_: "Partition", __: int) -> None:
-            if future.done() or end_offset <= self.durable_end or rewinds != self._rewinds:
-                self.unwatch(watch)
-                if not future.done():
-                    if rewinds == self._rewinds:
-                        future.set_result(None)
-                    else:
-                        future.set_exception(StorageFailed(f"the write to {self.stream} that this one repeats failed"))
-
-        self.watch(watch)
-        return future
 
     # -- reading ----------------------------------------------------------------------------------------------
 
@@ -300,6 +296,7 @@ class Partition:
             offset = found.next_offset
             if found.buffers or offset >= self.stable_end:
                 return found
+            await asyncio.sleep(0)  # it may be a long way; others have their turn
             found = await self.read(offset, max(max_bytes, SKIP_READ_BYTES), stable=True)
 
     async def records(self, offset: int, max_bytes: int) -> tuple[list[Record], int]:
