@@ -2,6 +2,7 @@
 #
 #   make run       set up .venv and start the broker
 #   make install   set up .venv only; .venv/bin/penstock is the broker and its command line
+#   make demo      a broker, clients that write to it and a Spark pipeline that reads, live, for a minute or two
 #   make test      set up everything the tests need, then checks and tests
 #   make check     formatting, lint, types, and the rules of who may import whom
 #   make bench     measure against Apache Kafka, Redis and NATS, and write the results page
@@ -25,13 +26,16 @@ PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors
 TEST_WORKERS ?= 2
 FETCH_JARS := tests/clients/java/fetch-jars.sh tests/pipeline/connector/fetch-jars.sh
 
-.PHONY: run install test check bench lock clean
+.PHONY: run install demo test check bench lock clean
 .DEFAULT_GOAL := install
 
 run: install
 	exec $(BIN)/penstock serve
 
 install: $(STAMPS)/$(PURE)
+
+demo: $(STAMPS)/java $(STAMPS)/spark $(STAMPS)/$(PURE)
+	$(BIN)/python examples/demo.py $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: $(STAMPS)/system $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/jars check
 	$(BIN)/pytest -n $(TEST_WORKERS) --dist loadgroup
@@ -101,6 +105,10 @@ $(STAMPS)/deps: $(STAMPS)/venv requirements.lock pyproject.toml setup.py
 	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e .
 	@touch $@
 
+$(STAMPS)/spark: $(STAMPS)/deps
+	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e '.[spark]'
+	@touch $@
+
 $(STAMPS)/dev: $(STAMPS)/deps
 	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e '.[dev]'
 	@touch $@
@@ -113,6 +121,14 @@ $(STAMPS)/compiled: $(STAMPS)/deps $(LEAVES) setup.py pyproject.toml
 $(STAMPS)/pure: $(STAMPS)/deps
 	find src -name '*.so' -delete
 	@rm -f $(STAMPS)/compiled && touch $@
+
+# Spark runs on any Java from 17 on; it needs no compiler.
+$(STAMPS)/java: $(STAMPS)/venv
+	@java_version=$$(java -version 2>&1 | sed -n 's/.*version "\([0-9]*\).*/\1/p' || true); \
+	if [ "$${java_version:-0}" -lt 17 ]; then \
+		$(call apt-install,Java 17 or newer,$(jdk-package)); \
+	fi
+	@touch $@
 
 # Java 17 or newer and Maven for the Java client, kcat, curl and nc for
 # themselves, a compiler and Python's headers for the leaves.
