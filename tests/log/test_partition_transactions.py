@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import pytest
 from log_house import all_records, batch_of, put
 from transaction_house import batch_in, committed, end, send
@@ -22,6 +23,7 @@ from penstock.model.errors import (
     StorageFull,
 )
 from penstock.storage.disk import DiskEngine
+from penstock.storage.engine import Checkpoint
 from penstock.testing.clock import ManualClock
 from penstock.testing.files import FaultyFiles
 
@@ -374,3 +376,18 @@ async def test_what_is_held_is_seen_when_it_is_let_go(house) -> None:
     partition.let_go()
     assert (partition.stable_end, len(seen)) == (3, 1)
     assert await committed(partition) == [b"a", b"behind"]
+
+
+async def test_a_checkpoint_of_before_there_were_transactions_still_opens(disk_house) -> None:
+    partition = await opened(disk_house)
+    for number in range(3):
+        await put(partition, batch_of(b"%d" % number, producer=(7, 1, number)))
+    written = [(number, number, number, number + 1, -1) for number in range(3)]
+    state = msgspec.msgpack.encode([0, msgspec.msgpack.encode([[(7, 1, 1000, written)], []])])
+    await partition.engine.checkpoint(partition.stream, Checkpoint(3, state))
+    await disk_house.topics.engines.disk.close()
+    await disk_house.open()
+    partition = await disk_house.topics.open(disk_house.topics.get("orders"), 0)
+    assert await put(partition, batch_of(b"2", producer=(7, 1, 2))) == 2
+    assert await send(partition, (7, 1, 3), b"3") == 3
+    assert partition.stable_end == 3
