@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from transaction_stage import Entry, Stage
 
 from penstock.delivery.offsets import TopicPartition
-from penstock.delivery.step import STEP_HISTORY, Step
+from penstock.delivery.step import Step
+from penstock.delivery.step_record import STEP_HISTORY
 from penstock.delivery.transaction_events import Opened, ProducerIdentity, TransactionSettings
 from penstock.model.errors import (
     ConcurrentTransactions,
