@@ -1,5 +1,6 @@
 """Audits of real topics, tables and mirrors: the proof holds where it should, and tells what is wrong where not."""
 
+import json
 from collections.abc import Iterator
 
 import pytest
@@ -10,9 +11,15 @@ from rich.console import Console
 from penstock.client.sync import SyncClient
 from penstock.model.errors import UnknownTopic
 from penstock.pipeline.errors import InvalidOption
-from penstock.pipeline.jobs import audit
+from penstock.pipeline.jobs import audit, replay, table
 from penstock.pipeline.jobs.audit import AuditOptions
+from penstock.pipeline.jobs.desk import Desk
+from penstock.pipeline.jobs.replay import ReplayOptions
+from penstock.pipeline.jobs.step_writing import Goal, StepWriter
+from penstock.pipeline.jobs.table import TableOptions
+from penstock.pipeline.jobs.table_reading import HEADERS
 from penstock.testing.server import Server
+from penstock.wire.native import messages as wire
 
 PARTITIONS = 3
 RECORDS = 300
@@ -83,6 +90,61 @@ def test_table_without_places_is_compared_as_a_multiset(
     assert proof.holds and "multiset" in proof.method
     fill(client, topic, [3])
     assert audit.run(spark, AuditOptions(server=server.line, topic=topic, table=path)).lost == 1
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+def test_table_of_the_table_job_holds_and_what_it_set_aside_is_not_lost(
+    spark: SparkSession, server: Server, client: SyncClient, topic: str, tmp_path, kind: str
+):
+    client.create_topic(topic, 2, {"retention.ms": "-1"})
+    client.create_topic(f"{topic}.mirror", 2, {"retention.ms": "-1"})
+    for number in range(20):
+        value = "no json" if number == 7 else json.dumps({"value": number, "key": "a field, not the key"})
+        client.publish(topic, value, key=f"k{number}")
+    target = str(tmp_path / "warehouse" / "shop" / "orders")
+    options = TableOptions(
+        server=server.line,
+        topics=[topic],
+        target=target,
+        checkpoint=str(tmp_path / "checkpoint"),
+        format=kind,
+        partition_by="date",
+    )
+    assert table.run(spark, options).rows == 19
+    proof = audit.run(spark, AuditOptions(server=server.line, topic=topic, table=target, format=kind))
+    assert proof.holds and proof.quarantined == 1
+    assert proof.compared == ["key", "timestamp"]
+    mirror = ReplayOptions(
+        server=server.line, into=f"{topic}.mirror", run=topic, table=target, format=kind, where="value < 5"
+    )
+    assert replay.run(spark, mirror).rows == 5
+    proof = audit.run(
+        spark,
+        AuditOptions(server=server.line, topic=topic, mirror=f"{topic}.mirror", compare=["key", "timestamp"]),
+    )
+    assert proof.found() == [("lost", 15), ("doubled", 0), ("foreign", 0), ("changed", 0), ("out of order", 0)]
+
+
+def test_aborted_records_are_no_loss(spark: SparkSession, server: Server, client: SyncClient, topic: str, tmp_path):
+    fill(client, topic, range(10), partitions=1)
+    row = spark.sql(
+        "select null as key, cast('never' as binary) as value, null as headers, now() as timestamp, 0 as to"
+    )
+    batch = row.selectExpr(
+        "cast(key as binary)", "value", f"cast(headers as {HEADERS}) as headers", "timestamp", "to"
+    ).toArrow()
+    with Desk(server.line) as desk, StepWriter(Goal.of(server.line, desk.topic(topic), topic, 0), "test") as writer:
+        for each in batch.to_batches():
+            writer.add(each)
+        writer.finish()
+        desk.ask(wire.AbortStep(topic, 0))
+    fill(client, topic, range(10, 20))
+    path = str(tmp_path / "table")
+    records = spark.read.format("penstock").option("server", server.line).option("topics", topic).load()
+    records.write.parquet(path)
+    proof = audit.run(spark, AuditOptions(server=server.line, topic=topic, table=path))
+    assert proof.holds
+    assert (proof.partitions[0].source.records, proof.partitions[0].unused) == (20, 2)  # the record, and its marker
 
 
 def test_mirror_holds_until_it_loses_a_record(spark: SparkSession, server: Server, client: SyncClient, topic: str):

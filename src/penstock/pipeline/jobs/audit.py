@@ -20,7 +20,7 @@ from penstock.pipeline.jobs.digests import COLUMNS, with_digest
 from penstock.pipeline.jobs.job import OnProgress, Progress, silent
 from penstock.pipeline.jobs.letters import letters
 from penstock.pipeline.jobs.reading import Range, read, whole
-from penstock.pipeline.jobs.table_reading import HEADERS, column_of, read_table
+from penstock.pipeline.jobs.table_reading import HEADERS, read_table, record_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -75,18 +75,16 @@ def _with_table(spark: "SparkSession", options: AuditOptions, on_progress: OnPro
         topic = desk.topic(options.topic)
         ranges = whole(desk, topic)
         aside = _quarantined(spark, desk, options)
-    partition, offset = column_of(table, "partition"), column_of(table, "offset")
-    if partition is None or offset is None:
+    names = record_columns(table)
+    if "partition" not in names or "offset" not in names:
         return _by_content(spark, options, table, topic, ranges, on_progress, began_s)
-    of_topic = column_of(table, "topic")
-    if of_topic is not None:
-        table = table.where(f.col(of_topic) == options.topic)
+    if "topic" in names:
+        table = table.where(f.col(names["topic"]) == options.topic)
     compared = _compared(options, table)
-    named = {name: column_of(table, name) or name for name in compared}
-    places = {"partition": f.col(partition).cast("int"), "offset": f.col(offset).cast("bigint")}
+    places = {"partition": f.col(names["partition"]).cast("int"), "offset": f.col(names["offset"]).cast("bigint")}
     target = _digested(
         table.select(
-            *(column.alias(name) for name, column in places.items()), *(f.col(named[c]).alias(c) for c in compared)
+            *(column.alias(name) for name, column in places.items()), *(f.col(names[c]).alias(c) for c in compared)
         ),
         compared,
     )
@@ -136,8 +134,8 @@ def _by_content(
             f"the table {options.table} keeps neither partition and offset nor key or value of its records, so there "
             "is nothing to compare; let the table job keep its metadata columns"
         )
-    named = {name: column_of(table, name) or name for name in compared}
-    rows = table.select(*(f.col(named[name]).alias(name) for name in compared))
+    names = record_columns(table)
+    rows = table.select(*(f.col(names[name]).alias(name) for name in compared))
     rows = rows.withColumns({"partition": f.lit(0), "offset": f.monotonically_increasing_id()})
     source = _digested(read(spark, options.server, {topic.name: list(ranges)}, _columns(compared)), compared)
     kind = audit_sequences.Kind(same_partitions=False, has_order=False)
@@ -226,7 +224,8 @@ def _columns(compared: Sequence[str]) -> list[str]:
 
 def _compared(options: AuditOptions, table: "DataFrame") -> list[str]:
     """What the table keeps of a record as it was. A value that was taken apart into columns cannot be compared."""
-    kept = [name for name in COLUMNS if column_of(table, name) is not None]
+    names = record_columns(table)
+    kept: list[str] = [name for name in COLUMNS if name in names]
     missing = [name for name in options.compare if name not in kept]
     if missing:
         raise InvalidOption(f"the table {options.table} has no column for {', '.join(missing)}; it has {table.columns}")

@@ -12,16 +12,8 @@ if TYPE_CHECKING:
 
 FORMATS: Final = ("parquet", "delta", "iceberg")
 
-# Columns of records, by the names that tables have for them: the table job's, and those of a topic written as it is.
-NAMES: Final = {
-    "topic": ("_topic", "topic"),
-    "partition": ("_partition", "partition"),
-    "offset": ("_offset", "offset"),
-    "timestamp": ("_timestamp", "timestamp"),
-    "key": ("_key", "key"),
-    "value": ("_value", "value"),
-    "headers": ("_headers", "headers"),
-}
+RECORD: Final = ("topic", "partition", "offset", "timestamp", "key", "value", "headers")
+_PLACES: Final = ("topic", "partition", "offset", "timestamp")
 HEADERS: Final = "array<struct<key: string, value: binary>>"
 
 
@@ -67,17 +59,30 @@ def _delta_files(path: str) -> list[str]:
 def _iceberg_files(path: str, catalog: str | None) -> list[str]:
     from penstock.pipeline.tables.iceberg import IcebergTable
 
-    with IcebergTable(path, catalog)._catalog() as opened:
-        table = IcebergTable(path, catalog)._load(opened)
-        tasks = list(table.scan().plan_files())
+    tasks = IcebergTable(path, catalog).files()
     if any(task.delete_files for task in tasks):
         raise InvalidOption(f"the Iceberg table {path} has delete files, which cannot be read here")
     return [task.file.file_path for task in tasks]
 
 
-def column_of(frame: "DataFrame", name: str) -> str | None:
-    """What this table calls this column of a record; None if it has none."""
-    return next((known for known in NAMES[name] if known in frame.columns), None)
+def record_columns(frame: "DataFrame") -> dict[str, str]:
+    """What this table calls the columns of a record, as far as it has them.
+
+    values in columns of their own, by the table job    _topic, _partition, _offset, _timestamp, _key
+    values as they are, by the table job                the same with an underscore but for key, value and headers
+    a topic written as it is read                       the names that the source has; the value is binary
+    any other table                                     none: all columns are the value's
+    """
+    have = dict(frame.dtypes)
+    if "_key" in have:
+        names = {name: f"_{name}" for name in (*_PLACES, "key")}
+    elif "_offset" in have:
+        names = {name: f"_{name}" for name in _PLACES} | {name: name for name in ("key", "value", "headers")}
+    elif have.get("value") == "binary":
+        names = {name: name for name in RECORD}
+    else:
+        names = {}
+    return {name: column for name, column in names.items() if column in have}
 
 
 def as_records(frame: "DataFrame") -> "DataFrame":
@@ -85,23 +90,23 @@ def as_records(frame: "DataFrame") -> "DataFrame":
     them. Without a column for the value, the value is a JSON object of the table's own columns."""
     from pyspark.sql import functions as f
 
-    names = {name: column_of(frame, name) for name in NAMES}
+    names = record_columns(frame)
     own = [name for name in frame.columns if name not in names.values()]
     columns = {
-        "key": f.col(names["key"]).cast("binary") if names["key"] else f.lit(None).cast("binary"),
-        "headers": f.col(names["headers"]).cast(HEADERS) if names["headers"] else f.lit(None).cast(HEADERS),
+        "key": f.col(names["key"]).cast("binary") if "key" in names else f.lit(None).cast("binary"),
+        "headers": f.col(names["headers"]).cast(HEADERS) if "headers" in names else f.lit(None).cast(HEADERS),
         "timestamp": f.col(names["timestamp"]).cast("timestamp")
-        if names["timestamp"]
+        if "timestamp" in names
         else f.lit(None).cast("timestamp"),
     }
-    if names["value"]:
+    if "value" in names:
         columns["value"] = f.col(names["value"]).cast("binary")
     elif own:
         columns["value"] = f.to_json(f.struct(*(f.col(f"`{name}`") for name in own))).cast("binary")
     else:
         raise InvalidOption("the table has no column that could be a record's value")
-    if names["partition"] and names["offset"]:
-        columns["topic"] = f.col(names["topic"]) if names["topic"] else f.lit("")
+    if "partition" in names and "offset" in names:
+        columns["topic"] = f.col(names["topic"]) if "topic" in names else f.lit("")
         columns["partition"] = f.col(names["partition"]).cast("int")
         columns["offset"] = f.col(names["offset"]).cast("bigint")
     return frame.select(*(column.alias(name) for name, column in columns.items()))

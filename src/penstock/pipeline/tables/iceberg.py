@@ -183,6 +183,14 @@ class IcebergTable:
         with self._catalog() as catalog:
             return self._load(catalog).scan(selected_fields=tuple(columns or ("*",))).to_arrow()
 
+    def files(self) -> list[Any]:
+        """What pyiceberg tells of each data file of the newest version. Raises InvalidOption if there is no table."""
+        with self._catalog() as catalog:
+            try:
+                return list(self._load(catalog).scan().plan_files())
+            except NoSuchTableError:
+                raise InvalidOption(f"there is no Iceberg table at {self.location}") from None
+
     # -- inside -------------------------------------------------------------------------------------------------
 
     def _catalog(self) -> "_Catalog":
