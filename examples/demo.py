@@ -19,7 +19,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -200,6 +200,12 @@ def background(*works: Callable[[threading.Event], None]) -> Iterator[threading.
             thread.join(15)
 
 
+def live_view(demo: Demo, shop: Shop, fridges: Fridges, console: Console) -> AbstractContextManager[object]:
+    if not console.is_terminal:
+        return nullcontext()
+    return Live(get_renderable=lambda: demo.render(shop, fridges), console=console, refresh_per_second=4)
+
+
 def run(seconds: float, master: str, console: Console) -> int:
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
@@ -220,10 +226,8 @@ def show(server: Server, home: Path, seconds: float, master: str, console: Conso
             background(shop.trade, fridges.hum) as closed,
             running_pipeline(server, home, master) as pipeline,
             client.subscribe("alerts", "log") as alerts,
-            Live(get_renderable=lambda: demo.render(shop, fridges), console=console, refresh_per_second=4) as live,
+            live_view(demo, shop, fridges, console),
         ):
-            if not console.is_terminal:
-                live.stop()
             try:
                 went = watch(demo, shop, client, alerts, pipeline, seconds)
             except KeyboardInterrupt:
@@ -236,7 +240,6 @@ def show(server: Server, home: Path, seconds: float, master: str, console: Conso
                     pipeline.wait(STOP_S)
                 demo.look(client, alerts)
                 demo.doing = "Done"
-            live.stop()
     if not went or pipeline.returncode != 0:
         console.print((home / "pipeline.log").read_text(errors="replace")[-3_000:], style="red", markup=False)
         return 1
