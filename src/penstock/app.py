@@ -145,6 +145,7 @@ class Server:
             administrator,
             gatherer,
             max_views=settings.max_views,
+            transactions=transactions,
         )
         routers = Routers(await topics.open_ledger(ROUTERS_LEDGER), topics, authorizer, administrator, gatherer, queues)
         await topics.sweep()

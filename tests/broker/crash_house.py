@@ -40,7 +40,7 @@ class CrashHouse(QueueHouse):
     async def bury(self) -> None:
         """Release what a dead process would not hold any more."""
         with contextlib.suppress(AttributeError):
-            await self.queues.stop()
+            await self.stop()
         for engine in self.engines:
             engine._executor.shutdown()
             engine._committer.shutdown()

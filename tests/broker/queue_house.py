@@ -7,9 +7,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from penstock.broker.administer import Administrator
+from penstock.broker.coordinate import Coordinator
 from penstock.broker.gather import Gatherer
 from penstock.broker.publish import Publisher
 from penstock.broker.queues import Delivery, Outcome, Queues, QueueSettings, Receipt, Subscription
+from penstock.broker.transact import Transactions
+from penstock.log.identities import Identities
 from penstock.log.ledger import Ledger
 from penstock.log.topics import Engines, Topics
 from penstock.model.ids import INTERNAL_PREFIX
@@ -56,6 +59,9 @@ class QueueHouse:
         self.authorizer = authorizer or AllowAll()
         self.max_views = 100
         self.auto_create = True
+        self.with_transactions = False
+        self.transactions: Transactions | None = None
+        self.coordinator: Coordinator
         self._lives = 0
         self._past: list[Topics] = []
         self.topics: Topics
@@ -72,7 +78,9 @@ class QueueHouse:
         engine = self._engine()
         self.topics = Topics(Engines(engine, engine), self.clock)
         await self.topics.start()
-        publisher = Publisher(self.topics, self.authorizer)
+        if self.with_transactions:
+            await self._open_transactions()
+        publisher = Publisher(self.topics, self.authorizer, self.transactions)
         self.administrator = Administrator(
             self.topics, self.authorizer, default_partitions=1, auto_create_topics=self.auto_create,
             topic_deleted=self._forget_topic,
@@ -81,10 +89,27 @@ class QueueHouse:
         self.ledger = FailingLedger(await self.topics.open_ledger(QUEUES_LEDGER))
         self.queues = Queues(
             self.ledger, self.topics, self.clock, self.authorizer, self.administrator, self.gatherer,
-            max_views=self.max_views,
+            max_views=self.max_views, transactions=self.transactions,
         )  # fmt: skip
         await self.queues.start()
         return self
+
+    async def _open_transactions(self) -> None:
+        identities = Identities(await self.topics.open_ledger(f"{INTERNAL_PREFIX}identities"))
+        await identities.start(None)
+        self.coordinator = Coordinator(await self.topics.open_ledger(f"{INTERNAL_PREFIX}groups"), self.clock)
+        await self.coordinator.start()
+        ledger = await self.topics.open_ledger(f"{INTERNAL_PREFIX}transactions")
+        self.transactions = Transactions(ledger, self.topics, self.clock, identities, self.coordinator)
+        self.topics.opened = self.transactions.adopt
+        await self.transactions.start()
+
+    async def stop(self) -> None:
+        """Nothing of this life does anything any more."""
+        await self.queues.stop()
+        if self.transactions is not None:
+            await self.transactions.stop()
+            await self.coordinator.stop()
 
     async def _forget_topic(self, name: str) -> None:
         await self.queues.forget_topic(name)
@@ -92,14 +117,14 @@ class QueueHouse:
     async def restart(self) -> None:
         """A clean end, and a new beginning."""
         assert self.kind == "disk"
-        await self.queues.stop()
+        await self.stop()
         await self.topics.close()
         await self.open()
 
     async def crash(self) -> None:
         """What is on the disk now is all that the next life finds."""
         assert self.kind == "disk"
-        await self.queues.stop()  # nothing of the former life does anything any more
+        await self.stop()
         self._past.append(self.topics)
         self._lives += 1
         now = self.data.with_name(f"life{self._lives}")
@@ -108,7 +133,7 @@ class QueueHouse:
         await self.open()
 
     async def close(self) -> None:
-        await self.queues.stop()
+        await self.stop()
         for topics in (*self._past, self.topics):
             await topics.close()
 

@@ -1,7 +1,8 @@
 """Endings performed: markers appended to partitions, pending offsets of groups kept or dropped.
 
 The tasks of an ending are tried side by side, a bounded number at a time. What could not be done is reported, and asked
-for again. What there is nothing left of, a deleted topic for one, is done.
+for again. What there is nothing left of, a deleted topic for one, is done. A commit is shown when all of its markers
+are durable: until then every partition of it keeps its stable end, so nobody sees it in one and not yet in another.
 """
 
 import asyncio
@@ -42,13 +43,25 @@ class Groups(Protocol):
 class _Run:
     """One go at the tasks of an ending."""
 
-    __slots__ = ("left", "missing", "report", "waiting")
+    __slots__ = ("held", "left", "missing", "report", "waiting")
 
     def __init__(self, tasks: Sequence[Task], report: Report) -> None:
         self.waiting = list(reversed(tasks))
         self.missing = 0
         self.left: list[Task] = []
+        self.held: list[Partition] = []
         self.report = report
+
+    def end(self, partition: Partition, mark: Mark) -> asyncio.Future[None]:
+        if mark.commit:
+            partition.hold()
+            self.held.append(partition)
+        return _end(partition, mark)
+
+    def show(self) -> None:
+        held, self.held = self.held, []
+        for partition in held:
+            partition.let_go()
 
 
 class Concluder:
@@ -58,10 +71,19 @@ class Concluder:
         self._opening: set[asyncio.Task[None]] = set()
         self._failing = False
         self._stopped = False
+        self._runs = 0
+        self._idle = asyncio.Event()
 
     def run(self, tasks: Sequence[Task], report: Report) -> None:
         """Try all of these; what is open already is written to before this returns, so its order is fixed."""
+        self._runs += 1
+        self._idle.clear()
         self._go_on(_Run(tasks, report))
+
+    async def settled(self) -> None:
+        """When everything was tried that was asked for until now."""
+        if self._runs:
+            await self._idle.wait()
 
     async def stop(self) -> None:
         self._stopped = True
@@ -74,12 +96,16 @@ class Concluder:
             task = run.waiting.pop()
             run.missing += 1
             try:
-                done = self._try(task)
+                done = self._try(run, task)
             except PenstockError as error:
                 self._note(run, task, error)
             else:
                 done.add_done_callback(partial(self._landed, run, task))
         if not run.missing and not self._stopped:
+            self._runs -= 1
+            if not self._runs:
+                self._idle.set()
+            run.show()
             run.report(run.left)
 
     def _landed(self, run: _Run, task: Task, done: asyncio.Future[None]) -> None:
@@ -99,7 +125,7 @@ class Concluder:
             self._failing = False
             _log.info("transactions can be ended again")
 
-    def _try(self, task: Task) -> asyncio.Future[None]:
+    def _try(self, run: _Run, task: Task) -> asyncio.Future[None]:
         if isinstance(task, PendingEnd):
             return self._groups.end_pending(task.group, task.producer_id, task.commit)
         topic = self._topics.get(task.partition.topic)
@@ -107,15 +133,15 @@ class Concluder:
             raise UnknownPartition(f"there is no partition {task.partition}")
         partition = topic.partitions[task.partition.partition]
         if partition is not None:
-            return _end(partition, task)
-        opening = asyncio.create_task(self._open_and_end(topic, task), name="end a transaction")
+            return run.end(partition, task)
+        opening = asyncio.create_task(self._open_and_end(run, topic, task), name="end a transaction")
         self._opening.add(opening)
         opening.add_done_callback(self._opening.discard)
         return opening
 
-    async def _open_and_end(self, topic: Topic, mark: Mark) -> None:
+    async def _open_and_end(self, run: _Run, topic: Topic, mark: Mark) -> None:
         partition = await self._topics.open(topic, mark.partition.partition)
-        await _end(partition, mark)
+        await run.end(partition, mark)
 
 
 def _end(partition: Partition, mark: Mark) -> asyncio.Future[None]:

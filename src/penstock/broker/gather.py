@@ -17,7 +17,7 @@ from penstock.broker.pile import BATCH_BYTES, Call, Losses, Numbered, Pile
 from penstock.broker.publish import Publisher
 from penstock.log.admission import asks_of_records, check_record, make_batch
 from penstock.log.named_producers import MAX_NUMBER, producer_id_of
-from penstock.log.partition import Partition
+from penstock.log.partition import Appended, Partition
 from penstock.log.topics import Topic, Topics
 from penstock.model.batch import HEADER_BYTES
 from penstock.model.errors import InvalidRecord, InvalidRequest, PenstockError, UnknownPartition, UnknownTopic
@@ -82,6 +82,34 @@ class Target:
             self._parts(messages, 0)
         except (AttributeError, TypeError, ValueError, OverflowError) as error:
             raise InvalidRecord(f"no message: {error}") from None
+
+    def fits_one_batch(self, messages: Sequence[Outgoing], producer: str) -> bool:
+        """Whether all of these, published under this name, are one batch: then they are seen at once."""
+        if len(messages) == 1:
+            return True
+        index = only_partition(messages, self._count, producer_id_of(producer) % self._count)
+        return index >= 0 and len(self._records(messages)) == 1
+
+    async def publish_for(
+        self, messages: Sequence[Outgoing], producer_id: int, producer_epoch: int
+    ) -> list[asyncio.Future[None]]:
+        """Publish these under the identity of an open transaction that has written nothing here yet."""
+        topic, now_ms, written = self.topic, self._gatherer.now_ms(), []
+        for partition, runs, _ in self._parts(messages, producer_id % self._count):
+            sequence = 0
+            for records, _ in runs:
+                _, batch = make_batch(
+                    records,
+                    topic.settings,
+                    now_ms,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    base_sequence=sequence,
+                    transactional=True,
+                )
+                sequence += len(records)
+                written.append((await self._gatherer.append(topic, partition.stream.partition, batch)).durable)
+        return written
 
     def _publish(
         self,
@@ -276,6 +304,9 @@ class Gatherer:
         if self._now_ms < 0:
             self._now_ms = self._topics.clock.wall_ms()
         return self._now_ms
+
+    async def append(self, topic: Topic, index: int, batch: bytearray | memoryview) -> Appended:
+        return await self._publisher.publish(topic, index, batch)
 
     def partition_of_tick(self, count: int) -> int:
         """Where messages without a key go: all of one tick to the same partition, so that they share a batch."""

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from penstock.broker.administer import Administrator
 from penstock.broker.gather import Gatherer
 from penstock.broker.hosting import Ledger
+from penstock.broker.transact import Transactions
 from penstock.broker.view import Delivery, View
 from penstock.broker.view_burial import dead_letter_topic
 from penstock.broker.view_changes import ViewChanges
@@ -72,12 +73,14 @@ class Queues:
         gatherer: Gatherer,
         *,
         max_views: int,
+        transactions: Transactions | None = None,
     ) -> None:
+        """Without `transactions` steps that publish several batches are not seen at once."""
         self._topics = topics
         self._clock = clock
         self._authorizer = authorizer
         self._gatherer = gatherer
-        self._host = ViewHost(ledger, clock, topics, gatherer, self._chore)
+        self._host = ViewHost(ledger, clock, topics, gatherer, self._chore, transactions)
         self._registry = Registry(self._host, topics, max_views)
         self._floors = Floors(self._host, self._registry.by_topic)
         self._changes = ViewChanges(self._host, self._registry, self._floors, topics, administrator)
@@ -312,6 +315,7 @@ class Queues:
         self._host.spawn(self._settle_in())
 
     async def _settle_in(self) -> None:
+        await self._host.forget_done_steps()
         await self._registry.settle_in()
         for name in list(self._registry.by_topic):
             topic = self._topics.by_name.get(name)

@@ -394,6 +394,13 @@ class Transactions:
         abort = owner.machine.abort
         return self._ask(owner, lambda ticket: abort(self._host.now, ticket, epoch))
 
+    def knows_step(self, name: str) -> bool:
+        """For the broker's own steps: whether anything of this name is committed or open."""
+        return name in self._host.steps
+
+    def step_names(self, prefix: str) -> list[str]:
+        return [name for name in self._host.steps if name.startswith(prefix)]
+
     def describe_step(self, principal: Principal, name: str) -> StepDescription:
         self._check(principal, Operation.DESCRIBE, name)
         owner = self._host.steps.get(name)

@@ -63,6 +63,8 @@ class TransactionHost(Host[Owner]):
             self.adopt(partition)
         for owner in every:
             self.perform(owner, owner.machine.resume(self.now))
+        # Before anybody is let in: a crash may have left markers of a commit in some of its partitions only.
+        await self._concluder.settled()
 
     async def stop(self) -> None:
         self.release()
@@ -158,7 +160,7 @@ class TransactionHost(Host[Owner]):
 
     def adopt(self, partition: Partition) -> None:
         """See which machine owns each transaction that is open here; what nobody owns is aborted."""
-        topic = self._topics.by_id.get(partition.stream.topic_id)
+        topic = self._topics.by_name.get(partition.topic)
         if topic is None or not self._loaded:
             return  # gone, or looked at when it is known who owns what
         place = TopicPartition(topic.name, partition.stream.partition)

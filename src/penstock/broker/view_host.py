@@ -13,12 +13,13 @@ from typing import Any
 from penstock.broker.alarms import Alarms
 from penstock.broker.gather import Gatherer
 from penstock.broker.hosting import Host, Ledger
+from penstock.broker.transact import Transactions
 from penstock.broker.view import View
 from penstock.broker.view_burial import Burial
 from penstock.broker.view_outbox import Outbox
 from penstock.broker.view_pump import Pump
 from penstock.broker.view_records import Chunks, Shelf, Shelves
-from penstock.broker.view_steps import Steps
+from penstock.broker.view_steps import Steps, name_of
 from penstock.broker.views import ViewFact
 from penstock.delivery.decision import Decision, Effect
 from penstock.delivery.queue import Queue
@@ -34,7 +35,13 @@ NOBODY = 0  # the ticket of what the broker settles by itself
 
 class ViewHost(Host[View]):
     def __init__(
-        self, ledger: Ledger, clock: Clock, topics: Topics, gatherer: Gatherer, chore: Callable[[str], None]
+        self,
+        ledger: Ledger,
+        clock: Clock,
+        topics: Topics,
+        gatherer: Gatherer,
+        chore: Callable[[str], None],
+        transactions: Transactions | None = None,
     ) -> None:
         """`chore` is told the name of a chore whose time has come."""
         super().__init__(ledger, clock)
@@ -46,7 +53,7 @@ class ViewHost(Host[View]):
         self.chunks = Chunks()
         self._shelves = Shelves()
         self._burial = Burial(self, gatherer)
-        self._steps = Steps(self, gatherer)
+        self._steps = Steps(self, gatherer, transactions)
         self._tasks: set[asyncio.Task[None]] = set()
         self._consumers = 0
 
@@ -115,6 +122,11 @@ class ViewHost(Host[View]):
                 self._burial.bury(hosted, effect)
             elif isinstance(effect, Perform):
                 self._steps.perform(hosted, effect)
+
+    async def forget_done_steps(self) -> None:
+        """At start, when all views are known."""
+        under_way = {name_of(view, step) for view in self.by_id.values() for step in view.machine.steps_under_way()}
+        await self._steps.forget_done(under_way)
 
     # -- for those who work for a view ------------------------------------------------------------------------------
 

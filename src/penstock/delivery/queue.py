@@ -296,6 +296,9 @@ class Queue(Intake):
         held = self._leases.held.get(receipt.place)
         return held is not None and held[0] == receipt.number
 
+    def steps_under_way(self) -> list[str]:
+        return list(self._steps.under_way)
+
     def performed(self, now: Moment, step: str) -> Decision:
         decision = Decision()
         for at, ticket in enumerate(self._steps.finish(step)):
