@@ -101,8 +101,8 @@ async def test_writers_in_several_clients_and_one_commit(server: Server, topic: 
             await step.begin()
             await step.publish(topic, "x")
         assert (await driver.steps.describe(topic)).open == {1: ["task-0", "task-0"]}
-        assert await driver.steps.commit(topic, 1, [two._producer_id], "m") is True
-        assert await driver.steps.commit(topic, 1, [two._producer_id], "m") is False
+        assert await driver.steps.commit(topic, 1, [two.producer_id], "m") is True
+        assert await driver.steps.commit(topic, 1, [two.producer_id], "m") is False
         assert await values(driver, topic) == ["x"]
         with pytest.raises(penstock.PenstockError):
             await asyncio.wait_for(one.publish(topic, "late"), WITHIN_S)

@@ -178,6 +178,11 @@ class NamedStep:
         """What the group has read, by topic and partition: committed together with what is published."""
         self._offsets.setdefault(group, {}).update(offsets)
 
+    @property
+    def producer_id(self) -> int:
+        """By which a commit names this writer; -1 if there is nothing to write."""
+        return self._producer_id
+
     def _writing(self) -> Publisher | None:
         if self._publisher is None and not self.done:
             raise InvalidRequest(f"step {self.name!r}, epoch {self.epoch} has not begun, or is over")
