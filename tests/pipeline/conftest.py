@@ -34,7 +34,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         "penstock-tests",
         "local[2]",
         quick=True,
-        class_archive=CLASS_ARCHIVE if CLASS_ARCHIVE.exists() else None,
+        class_archive=CLASS_ARCHIVE if CLASS_ARCHIVE.exists() and CLASS_ARCHIVE.stat().st_size else None,
         **{
             "spark.local.dir": str(home / "local"),
             "spark.sql.warehouse.dir": str(home / "warehouse"),
