@@ -3,14 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client.sync import SyncClient
 from penstock.model.errors import InvalidRequest, TopicExists
 from penstock.model.partitioner import partition_for_key
-from penstock.pipeline.jobs import compact, compact_tail
+from penstock.pipeline.jobs import compact, compact_tail, step_writing
 from penstock.pipeline.jobs.compact import CompactOptions, TopicBusy
+from penstock.pipeline.jobs.desk import Desk
 from penstock.pipeline.jobs.job import Progress
+from penstock.pipeline.jobs.step_writing import Goal
 from penstock.testing.server import Server
 
 RECORDS = 240
@@ -143,7 +145,7 @@ def test_what_came_meanwhile_is_carried_over_and_a_quicker_writer_waited_for(
     assert len(client.describe_topic(topic).partitions) == PARTITIONS
 
 
-@pytest.mark.parametrize("stage", ["begun", "written", "swapped"])
+@pytest.mark.parametrize("stage", ["begun", "writing", "written", "swapped"])
 def test_killed_compaction_is_cleared_away_or_finished_by_the_next(
     spark: SparkSession,
     server: Server,
@@ -154,13 +156,20 @@ def test_killed_compaction_is_cleared_away_or_finished_by_the_next(
 ):
     client.create_topic(topic, 1, KEPT)
     fill(client, topic, 0, 30)
-    where = {"begun": "_compact", "written": "_swap", "swapped": "_finish"}[stage]
+    where = {"begun": "_compact", "written": "_swap", "swapped": "_finish"}.get(stage)
 
     def die(self: object) -> None:
         raise Killed
 
+    def write_and_die(desk: Desk, frame: DataFrame, goal: Goal, *_: object) -> None:
+        frame.mapInArrow(step_writing._task(goal), step_writing._REPORT).collect()
+        raise Killed
+
     with monkeypatch.context() as patched:
-        patched.setattr(compact._Compaction, where, die)
+        if where is None:
+            patched.setattr(compact, "write_step", write_and_die)
+        else:
+            patched.setattr(compact._Compaction, where, die)
         patched.setattr(compact._Compaction, "_give_up", lambda self: None)
         with pytest.raises(Killed):
             compact.run(spark, CompactOptions(server=server.line, topic=topic))

@@ -5,16 +5,18 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from penstock.client.sync import SyncClient
 from penstock.model.errors import OffsetOutOfRange
 from penstock.pipeline.errors import InvalidOption
-from penstock.pipeline.jobs import audit, replay
+from penstock.pipeline.jobs import audit, replay, step_writing
 from penstock.pipeline.jobs.audit import AuditOptions
+from penstock.pipeline.jobs.desk import Desk
 from penstock.pipeline.jobs.job import Progress
 from penstock.pipeline.jobs.replay import ReplayOptions
 from penstock.pipeline.jobs.replay_plan import WHOLE, Lane, Plan
+from penstock.pipeline.jobs.step_writing import Goal
 from penstock.testing.server import Server
 
 BEGIN_MS = 1_760_000_000_000
@@ -62,7 +64,7 @@ def test_topic_comes_again_as_it_was_and_once_for_a_name(
 
 
 def test_run_that_died_goes_on_where_it_was_and_keeps_its_rate(
-    spark: SparkSession, server: Server, client: SyncClient, topic: str
+    spark: SparkSession, server: Server, client: SyncClient, topic: str, monkeypatch: pytest.MonkeyPatch
 ):
     fill(client, topic, 100)
     again = f"{topic}.again"
@@ -72,6 +74,14 @@ def test_run_that_died_goes_on_where_it_was_and_keeps_its_rate(
         if progress.stage == "writing":
             raise Killed
 
+    def write_and_die(desk: Desk, frame: DataFrame, goal: Goal, mark: str) -> None:
+        frame.mapInArrow(step_writing._task(goal), step_writing._REPORT).collect()
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(replay, "write_step", write_and_die)
+        with pytest.raises(Killed):
+            replay.run(spark, options)
     with pytest.raises(Killed):
         replay.run(spark, options, on_progress=die)
     began = time.monotonic()
