@@ -1,19 +1,17 @@
 """The verbs of transactions and named steps: the shell around their machines.
 
 Each verb is a plain call: it asks the machine at once, so calls take effect in the order they are made, and returns a
-future that resolves when the machine answers and everything it decided until then is durable. A verb that needs a new
-producer id first is put in order when it has one.
+future that resolves when the machine answers and everything it decided until then is durable.
 """
 
 import asyncio
 import re
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Collection
 
-from penstock.broker.coordinate import CLUSTER, Commit, Coordinator, OffsetCommit, Refusals
-from penstock.broker.hosting import Ledger, stopping
-from penstock.broker.transact_hosting import Owner, TransactionHost
-from penstock.delivery.decision import Decision
+from penstock.broker.coordinate import CLUSTER, OffsetCommit, Refusals
+from penstock.broker.transact_hosting import Owner
+from penstock.broker.transact_shell import mark_seen, resolved
+from penstock.broker.transact_steps import StepVerbs
 from penstock.delivery.offsets import TopicPartition
 from penstock.delivery.step import Step
 from penstock.delivery.transaction import Transaction
@@ -28,11 +26,9 @@ from penstock.delivery.transaction_events import (
     TransactionSettings,
     TransactionState,
 )
-from penstock.log.identities import Identities
 from penstock.log.partition import Partition
-from penstock.log.topics import Topic, Topics
+from penstock.log.topics import Topic
 from penstock.model.batch import BatchHeader
-from penstock.model.clock import Clock
 from penstock.model.errors import (
     Conflict,
     InvalidProducerEpoch,
@@ -45,7 +41,7 @@ from penstock.model.errors import (
     UnknownPartition,
     UnknownTransaction,
 )
-from penstock.security.acl import AllowAll, Authorizer, Operation, Resource
+from penstock.security.acl import Operation, Resource
 from penstock.security.principal import Principal
 
 __all__ = [
@@ -62,48 +58,7 @@ __all__ = [
 ]
 
 
-OFFSETS_LABEL = "offsets"  # of the writer that holds the groups' offsets of a step
-OFFSETS_TIMEOUT_MS = 60_000
-
-T = TypeVar("T")
-
-
-class Transactions:
-    def __init__(
-        self,
-        ledger: Ledger,
-        topics: Topics,
-        clock: Clock,
-        identities: Identities,
-        coordinator: Coordinator,
-        settings: TransactionSettings | None = None,
-        authorizer: Authorizer | None = None,
-    ) -> None:
-        self._topics = topics
-        self._identities = identities
-        self._coordinator = coordinator
-        self._authorizer = authorizer or AllowAll()
-        self._host = TransactionHost(ledger, clock, settings or TransactionSettings(), topics, coordinator)
-        self._tasks: set[asyncio.Task[Any]] = set()  # each is somebody's request; doors bound them
-
-    async def start(self) -> None:
-        """Replay what is known: what was decided is carried through, what was open waits for its client or time-out."""
-        await self._host.load()
-
-    def release(self) -> None:
-        """The server is about to stop: whoever waits is told to try again elsewhere."""
-        self._host.release()
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self._host.stop()
-
-    def run_due(self) -> None:
-        """Let happen what time brings. A timer does this; a test with a clock of its own may."""
-        self._host.alarms.run_due()
-
+class Transactions(StepVerbs):
     # -- Kafka's transactions -----------------------------------------------------------------------------------
 
     def init(
@@ -147,10 +102,10 @@ class Transactions:
             for partition, refused in results.items():
                 if refused is None and not machine.has(identity, partition):
                     results[partition] = _not_part(partition)
-            return _resolved(results)
+            return resolved(results)
         wanted = [partition for partition, refused in results.items() if refused is None]
         if not wanted:
-            return _resolved(results)
+            return resolved(results)
         return self._ask(owner, lambda ticket: machine.add(self._host.now, ticket, identity, wanted, via, results))
 
     def _refusal(self, principal: Principal, partition: TopicPartition) -> PenstockError | None:
@@ -248,7 +203,7 @@ class Transactions:
             return None
         add = machine.add
         known: asyncio.Future[None] = self._ask(owner, lambda ticket: add(self._host.now, ticket, identity, (place,)))
-        known.add_done_callback(_mark_seen)  # the batch may be refused after all, and nobody look at it
+        known.add_done_callback(mark_seen)  # the batch may be refused after all, and nobody look at it
         return known
 
     def _covers(
@@ -310,114 +265,6 @@ class Transactions:
         """Whether the principal may know who coordinates the transactional id."""
         self._check(principal, Operation.DESCRIBE, transactional_id)
 
-    # -- named steps --------------------------------------------------------------------------------------------
-
-    def open_writer(
-        self, principal: Principal, name: str, epoch: int, label: str, timeout_ms: int
-    ) -> asyncio.Future[Opened]:
-        """A writer of the step. What it writes nobody sees until a commit names it."""
-        self._check(principal, Operation.WRITE, name)
-        return self._with_id(lambda new_id: self._open(name, epoch, label, timeout_ms, new_id))
-
-    def _open(
-        self, name: str, epoch: int, label: str, timeout_ms: int, new_id: int, groups: Collection[str] = ()
-    ) -> asyncio.Future[Opened]:
-        owner = self._host.admit_step(name)
-        open_one = owner.machine.open
-        opened = self._ask(
-            owner, lambda ticket: open_one(self._host.now, ticket, epoch, label, timeout_ms, new_id, groups)
-        )
-        if new_id in owner.machine.writers:
-            self._host.own(owner, new_id)
-        return opened
-
-    def commit_step(
-        self,
-        principal: Principal,
-        name: str,
-        epoch: int,
-        writers: Sequence[int],
-        mark: str,
-        offsets: Mapping[str, Mapping[TopicPartition, int]],
-    ) -> asyncio.Future[bool]:
-        """Show what these writers wrote, and count these offsets, at once; abort the others. False: done before."""
-        self._check(principal, Operation.WRITE, name)
-        if not offsets or self._is_done(name, epoch):
-            return self._commit(name, epoch, writers, mark)
-        return self._begin(self._pend_and_commit(principal, name, epoch, writers, mark, offsets))
-
-    def _is_done(self, name: str, epoch: int) -> bool:
-        owner = self._host.steps.get(name)
-        return owner is not None and epoch in owner.machine.done
-
-    def _commit(self, name: str, epoch: int, writers: Sequence[int], mark: str) -> asyncio.Future[bool]:
-        owner = self._host.admit_step(name)
-        commit = owner.machine.commit
-        return self._ask(owner, lambda ticket: commit(self._host.now, ticket, epoch, writers, mark))
-
-    async def _pend_and_commit(
-        self,
-        principal: Principal,
-        name: str,
-        epoch: int,
-        writers: Sequence[int],
-        mark: str,
-        offsets: Mapping[str, Mapping[TopicPartition, int]],
-    ) -> bool:
-        """The offsets are a writer of their own: pending in their groups until the step is committed with it."""
-        new_id = await self._identities.take_producer_id()
-        opened = await self._open(name, epoch, OFFSETS_LABEL, OFFSETS_TIMEOUT_MS, new_id, tuple(offsets))
-        if opened.done:
-            return await self._commit(name, epoch, writers, mark)
-        try:
-            for group, wanted in offsets.items():
-                commits = {partition: Commit(offset) for partition, offset in wanted.items()}
-                refusals = await self._coordinator.pend(principal, group, OffsetCommit(commits), new_id)
-                for refused in refusals.values():
-                    if refused is not None:
-                        raise refused
-            return await self._commit(name, epoch, [*writers, new_id], mark)
-        except PenstockError:
-            if not self._is_done(name, epoch):
-                owner = self._host.admit_step(name)
-                abort = owner.machine.abort
-                gone = self._ask(owner, lambda ticket: abort(self._host.now, ticket, epoch, (new_id,)))
-                gone.add_done_callback(_mark_seen)
-            raise
-
-    def abort_step(self, principal: Principal, name: str, epoch: int) -> asyncio.Future[int]:
-        """Resolves, when it is done, to the number of writers that were aborted."""
-        self._check(principal, Operation.WRITE, name)
-        owner = self._host.steps.get(name)
-        if owner is None:
-            return _resolved(0)
-        abort = owner.machine.abort
-        return self._ask(owner, lambda ticket: abort(self._host.now, ticket, epoch))
-
-    def knows_step(self, name: str) -> bool:
-        """For the broker's own steps: whether anything of this name is committed or open."""
-        return name in self._host.steps
-
-    def step_names(self, prefix: str) -> list[str]:
-        return [name for name in self._host.steps if name.startswith(prefix)]
-
-    def describe_step(self, principal: Principal, name: str) -> StepDescription:
-        self._check(principal, Operation.DESCRIBE, name)
-        owner = self._host.steps.get(name)
-        if owner is None:
-            raise UnknownTransaction(f"there is no step {name!r}")
-        description: StepDescription = owner.machine.describe()
-        return description
-
-    def forget_step(self, principal: Principal, name: str) -> asyncio.Future[None]:
-        """Resolves when nothing is known of the step any more; what it has open is aborted."""
-        self._check(principal, Operation.DELETE, name)
-        owner = self._host.steps.get(name)
-        if owner is None:
-            return _resolved(None)
-        forget = owner.machine.forget
-        return self._ask(owner, lambda ticket: forget(self._host.now, ticket))
-
     # -- partitions ---------------------------------------------------------------------------------------------
 
     def adopt(self, partition: Partition) -> None:
@@ -443,42 +290,6 @@ class Transactions:
         if owner is None:
             raise InvalidProducerMapping(f"{transactional_id!r} does not have the producer id {producer_id}")
         return owner, ProducerIdentity(producer_id, epoch)
-
-    def _ask(self, owner: Owner, event: Callable[[int], Decision]) -> asyncio.Future[Any]:
-        return self._host.ask(owner, event)
-
-    def _with_id(self, ask: Callable[[int], asyncio.Future[T]]) -> asyncio.Future[T]:
-        async def take_and_ask() -> T:
-            return await ask(await self._identities.take_producer_id())
-
-        return self._begin(take_and_ask())
-
-    def _begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
-        if self._host.is_stopping:
-            work.close()
-            raise stopping()
-        task = asyncio.create_task(work, name="transactions")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(_mark_seen)  # whoever asked may have gone
-        return task
-
-    def _check(self, principal: Principal, operation: Operation, name: str) -> None:
-        self._authorizer.check(principal, operation, Resource.TRANSACTIONAL_ID, name)
-
-    def _allows(self, principal: Principal, operation: Operation, name: str) -> bool:
-        return self._authorizer.allows(principal, operation, Resource.TRANSACTIONAL_ID, name)
-
-
-def _resolved(result: T) -> asyncio.Future[T]:
-    future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-    future.set_result(result)
-    return future
-
-
-def _mark_seen(future: asyncio.Future[Any]) -> None:
-    if not future.cancelled():
-        future.exception()
 
 
 def _not_part(partition: TopicPartition) -> InvalidTransactionState:
