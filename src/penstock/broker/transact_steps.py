@@ -6,14 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from penstock.broker.coordinate import Commit, OffsetCommit
 from penstock.broker.transact_shell import TransactionShell, mark_seen, resolved
 from penstock.delivery.offsets import TopicPartition
-from penstock.delivery.transaction_events import (
-    Opened,
-    StepDescription,
-)
-from penstock.model.errors import (
-    PenstockError,
-    UnknownTransaction,
-)
+from penstock.delivery.transaction_events import Opened, StepDescription
+from penstock.model.errors import PenstockError, UnknownTransaction
 from penstock.security.acl import Operation
 from penstock.security.principal import Principal
 
