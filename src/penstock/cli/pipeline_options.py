@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import typer
 
 from penstock.cli.options import pairs
-from penstock.cli.terminal import CommandFailed, console, print_json
+from penstock.cli.terminal import EXIT_INTERRUPTED, CommandFailed, console, note, print_json
 from penstock.client.blocking import BlockingConnection
 from penstock.model.errors import PenstockError
 
@@ -208,6 +208,10 @@ def ended(outcome: "Outcome[T]", place: Place) -> T | None:
                 f"{place.name} failed: {outcome.message}{'' if place.verbose else '; --verbose shows more'}"
             )
         )
+    if outcome.state == "stopped" and place.result_matters:
+        # Nobody is to take half a result for a whole one.
+        note("it was stopped before it was done")
+        raise typer.Exit(EXIT_INTERRUPTED)
     return outcome.result
 
 

@@ -219,9 +219,13 @@ class Run:
         return outcome
 
     def _tick(self) -> None:
+        refused = False
         while not self._wait_for_news():
             self._read()
             self._show()
+            if not refused and self._reporter is not None and self._reporter.refusal is not None:
+                refused = True
+                self.display.note(f"the broker does not take reports: {self._reporter.refusal}")
             if self._stop.is_set():
                 # Again at every tick: work that has just begun its next job is to end, too.
                 self._guarded(self._carry_out_stop)
