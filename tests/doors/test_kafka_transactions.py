@@ -341,7 +341,9 @@ async def test_transactions_are_listed_and_described(client: Client, wire: Wire)
     assert names(await listed(duration_filter=0)) == ["payer"]
     assert names(await listed(duration_filter=60_000)) == []
     assert names(await listed(transactional_id_pattern="i.*")) == ["idle"]
-    assert (await listed(transactional_id_pattern="(")).error_code == INVALID_PATTERN
+    assert names(await listed(transactional_id_pattern="(idle|pay.*)")) == ["idle", "payer"]
+    for odd in ("(", "(a+)+b", "a*a*a*b", "a?" * 40 + "a" * 40, "x" * 256, "(?=a)b", r"(a)\1"):
+        assert (await listed(transactional_id_pattern=odd)).error_code == INVALID_PATTERN, odd
 
     reply = await wire.ask(ApiKey.DESCRIBE_TRANSACTIONS, 0, transactional_ids=["payer", "nobody"])
     found, missing = reply.transaction_states

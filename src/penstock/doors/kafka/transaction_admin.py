@@ -13,6 +13,11 @@ from penstock.wire.kafka.api import ApiKey
 INVALID_REGULAR_EXPRESSION = 128
 COORDINATOR_EPOCH = 0  # nobody takes the coordination over, so it never changes
 
+# Matching is done in the server's one thread, and backtracks: a pattern that could take long is not tried at all.
+MAX_PATTERN_CHARS = 255
+MAX_REPEATS = 2
+_SLOW = re.compile(r"\)[*+?{]|\(\?|\\[0-9]")  # repeated groups, looking around, references back
+
 # States that Kafka knows and nothing here is ever in: to ask for them is no mistake.
 _FOREIGN_STATES = ("Dead", "PrepareEpochFence")
 
@@ -99,9 +104,7 @@ async def list_transactions(call: Call) -> Reply:
     if body.state_filters and not states:
         return reply
     pattern = body.transactional_id_pattern or None
-    try:
-        re.compile(pattern or "")
-    except re.error:
+    if pattern is not None and not _is_quick(pattern):
         reply.error_code = INVALID_REGULAR_EXPRESSION
         return reply
     try:
@@ -120,3 +123,15 @@ async def list_transactions(call: Call) -> Reply:
         for listing in found
     ]
     return reply
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether this is a regular expression, and one that is soon done with any name."""
+    repeats = sum(pattern.count(each) for each in "*+?{")
+    if len(pattern) > MAX_PATTERN_CHARS or repeats > MAX_REPEATS or _SLOW.search(pattern):
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
