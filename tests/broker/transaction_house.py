@@ -39,6 +39,7 @@ class TransactionHouse:
         self.coordinator: Coordinator
         self.ledger: FailingLedger
         self.sequences: dict[tuple[ProducerIdentity, TopicPartition], int] = {}
+        self.names: dict[int, str] = {}  # of producer ids; a step's writers have none
         self._lives = 0
         self._past: list[Topics] = []
 
@@ -99,7 +100,9 @@ class TransactionHouse:
     # -- a producer -------------------------------------------------------------------------------------------------
 
     async def init(self, name: str = "x", timeout_ms: int = 60_000, **given: Any) -> ProducerIdentity:
-        return await soon(self.transactions.init(ANONYMOUS, name, timeout_ms, **given))
+        identity = await soon(self.transactions.init(ANONYMOUS, name, timeout_ms, **given))
+        self.names[identity.producer_id] = name
+        return identity
 
     async def take_over(self, name: str = "x") -> ProducerIdentity:
         """As a client does: ask again while the transaction that was open is being ended."""
@@ -110,7 +113,7 @@ class TransactionHouse:
                 await asyncio.sleep(0.001)
 
     async def write(
-        self, who: ProducerIdentity, *values: bytes, topic: str = "t", partition: int = 0, name: str | None = None,
+        self, who: ProducerIdentity, *values: bytes, topic: str = "t", partition: int = 0, name: str | None = "x",
         implicit: bool = True,
     ) -> Appended:  # fmt: skip
         """A batch, written and not yet durable."""
@@ -125,7 +128,11 @@ class TransactionHouse:
             base_sequence=sequence,
         )
         appended = await self.publisher.publish(
-            self.topics.get(topic), partition, batch, transactional_id=name, implicit=implicit
+            self.topics.get(topic),
+            partition,
+            batch,
+            transactional_id=name or self.names.get(who.producer_id),
+            implicit=implicit,
         )
         self.sequences[at] = sequence + len(values)
         return appended
