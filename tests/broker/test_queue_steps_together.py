@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from crash_house import CrashHouse, DyingFiles
 from queue_house import QueueHouse, soon, until
+from transactional import Writer
 
 from penstock.broker import view_steps
 from penstock.broker.queues import Delivery, Publication
@@ -162,6 +163,21 @@ async def test_topics_that_are_gone_do_not_hold_it_up(house: QueueHouse, monkeyp
     monkeypatch.setattr(house.transactions, "open_writer", open_writer)
     assert await stepping
     assert await house.values_of("log") == [b"1", b"1"]
+
+
+async def test_what_nobody_owns_is_aborted_in_a_topic_that_changed_its_name(tmp_path: Path) -> None:
+    house = QueueHouse("disk", tmp_path / "data", ManualClock())
+    house.with_transactions = True
+    await house.open()
+    for name in ("a", "b"):
+        await house.topics.create(name, 1, {})
+    await house.administrator.swap_topics(ANONYMOUS, "a", "b", [0])
+    await Writer(await house.topics.open(house.topics.get("a"), 0), 10**9).write(b"orphan")
+    await house.restart()
+    partition = await house.topics.open(house.topics.get("a"), 0)
+    await until(lambda: partition.stable_end == 2)
+    assert await house.values_of("a") == []
+    await house.close()
 
 
 # -- crashes ------------------------------------------------------------------------------------------------
