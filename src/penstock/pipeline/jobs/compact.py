@@ -37,7 +37,7 @@ from penstock.pipeline.jobs.step_writing import Goal, Run, write_step
 from penstock.wire.native import messages as wire
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 STAMPS: Final = "message.timestamp.type"
 UNDECIDED_S: Final = 60.0  # how long to wait for open transactions to end
@@ -146,7 +146,8 @@ class _SparkPass:
         return self._known[clipped]
 
     def measured(self) -> tuple[int, int]:
-        return _measured(self._frame)
+        row = self._frame.agg(*_measures()).collect()[0]
+        return row.records, row.bytes
 
 
 class _TailPass:
@@ -160,13 +161,25 @@ class _TailPass:
         return len(self._moved), 0
 
 
-def _measured(records: "DataFrame") -> tuple[int, int]:
+def _measures() -> "tuple[Column, Column]":
     """Records, and the bytes of their keys and values."""
     from pyspark.sql import functions as f
 
     size = f.coalesce(f.length("key"), f.lit(0)) + f.coalesce(f.length("value"), f.lit(0))
-    row = records.agg(f.count("*").alias("records"), f.coalesce(f.sum(size), f.lit(0)).alias("bytes")).collect()[0]
-    return row.records, row.bytes
+    return f.count(f.lit(1)).alias("records"), f.coalesce(f.sum(size), f.lit(0)).alias("bytes")
+
+
+class _Counted:
+    """Counts records while they are read for another purpose."""
+
+    def __init__(self, records: "DataFrame") -> None:
+        from pyspark.sql import Observation
+
+        self._seen = Observation()
+        self.frame = records.observe(self._seen, *_measures())
+
+    def result(self) -> tuple[int, int]:
+        return self._seen.get["records"], self._seen.get["bytes"]
 
 
 class _Compaction:
@@ -250,10 +263,13 @@ class _Compaction:
         if retention_ms is None:
             retention_ms = int(self._topic.settings.get("delete.retention.ms", 86_400_000))
         horizon_ms = time.time_ns() // 1_000_000 - retention_ms
-        self._before = _measured(records)
+        counted = _Counted(records) if any(start < end for start, end in ranges) else None
+        records = records if counted is None else counted.frame
         kept = frames.kept(records, newest_only=self._options.newest_only, tombstones_before_ms=horizon_ms)
         self._write(kept, ranges)
-        self._after = self._passes[0].measured()
+        if counted is not None:
+            self._before = counted.result()
+            self._after = self._passes[0].measured()
         self._on_progress(Progress("compacting", self._before[0], self._before[0]))
 
     def _write(self, records: "DataFrame", ranges: Sequence[Range]) -> int:

@@ -104,7 +104,10 @@ def run(spark: "SparkSession", options: ReplayOptions, *, on_progress: OnProgres
         if noted is None:
             write_note(desk, note, plan.note())
         target = _target(desk, options, plan)
-        result = _Replay(desk, options, plan, target, source.frame, on_progress).run(done, began_s)
+        try:
+            result = _Replay(desk, options, plan, target, source.frame, on_progress).run(done, began_s)
+        finally:
+            source.close()
         forget(desk, note)  # that it is complete is what is left to know
         return result
 
@@ -199,6 +202,9 @@ class _TopicSource:
 
         return _chosen(read(self._spark, self._options.server, ranges(lanes)), self._options)
 
+    def close(self) -> None:
+        """Nothing was kept."""
+
 
 def _put(topic: TopicFacts, places: list[int], given: Mapping[int, int] | None, bounds: list[Bounds]) -> None:
     for partition, offset in (given or {}).items():
@@ -257,6 +263,10 @@ class _TableSource:
                 within = within | (place & (f.col("offset") >= lane.start) & (f.col("offset") < lane.end))
         chosen = self._records.where(within)
         return chosen.repartition("topic", "partition").sortWithinPartitions("topic", "partition", "offset")
+
+    def close(self) -> None:
+        if self._is_kept:
+            self._records.unpersist()
 
 
 def _chosen(records: "DataFrame", options: ReplayOptions, *, where: bool = True) -> "DataFrame":
