@@ -57,7 +57,9 @@ class Declaration:
 def settings_of(home: Path) -> dict[str, str]:
     """What a session must be started with so that a second run finds the tables of the first."""
     home = home.absolute()
+    home.mkdir(parents=True, exist_ok=True)
     return {
+        "spark.driver.defaultJavaOptions": f'"-Dderby.stream.error.file={home / "derby.log"}"',
         "spark.sql.warehouse.dir": str(home / "warehouse"),
         "spark.hadoop.javax.jdo.option.ConnectionURL": f"jdbc:derby:;databaseName={home / 'metastore'};create=true",
         "spark.sql.connect.serverStacktrace.enabled": "false",

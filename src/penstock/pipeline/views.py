@@ -54,16 +54,13 @@ def stream(
         reader = reader.option("group", group)
     if max_records is not None:
         reader = reader.option("maxRecordsPerTrigger", max_records)
-    record = [
-        f.col("key").cast("string").alias("_key"),
-        f.col("timestamp").alias("_timestamp"),
-        f.col("topic").alias("_topic"),
-        f.col("partition").alias("_partition"),
-        f.col("offset").alias("_offset"),
-        *([f.col("headers").alias("_headers")] if headers else []),
-    ]
-    parsed = reader.load().select(f.from_json(f.col("value").cast("string"), schema).alias("value"), *record)
-    frame = parsed.select("value.*", *[name for name in parsed.columns if name.startswith("_")])
+    # Nothing here may make Spark look at the plan: declarative pipelines do not allow it.
+    record = {name: f.col(name).alias(f"_{name}") for name in READ if name not in ("key", "value")}
+    record["key"] = f.col("key").cast("string").alias("_key")
+    if headers:
+        record["headers"] = f.col("headers").alias("_headers")
+    value = f.from_json(f.col("value").cast("string"), schema).alias("value")
+    frame = reader.load().select(value, *record.values()).select("value.*", *[f"_{name}" for name in record])
     if view.watermark is not None:
         frame = frame.withWatermark(*view.watermark)
     return frame
