@@ -214,7 +214,7 @@ class Transactions(StepVerbs):
         transactional_id: str | None,
         implicit: bool,
     ) -> bool:
-        if transactional_id is not None and transactional_id != machine.name:
+        if transactional_id != machine.name:
             raise InvalidProducerMapping(f"{transactional_id!r} does not have the producer id {identity.producer_id}")
         try:
             if machine.covers(identity, place):
