@@ -113,7 +113,7 @@ class TransactionHouse:
                 await asyncio.sleep(0.001)
 
     async def write(
-        self, who: ProducerIdentity, *values: bytes, topic: str = "t", partition: int = 0, name: str | None = "x",
+        self, who: ProducerIdentity, *values: bytes, topic: str = "t", partition: int = 0, name: str | None = None,
         implicit: bool = True,
     ) -> Appended:  # fmt: skip
         """A batch, written and not yet durable."""
