@@ -3,9 +3,11 @@
 import pytest
 from kafka import KafkaConsumer
 from kafka.structs import TopicPartition
+from native_wire import NativeWire
 
 import penstock
 from penstock.testing.server import Server
+from penstock.wire.native.messages import Done, Failure, Ping, SwapTopics
 from servers import StartServer
 
 
@@ -83,3 +85,17 @@ async def test_views_and_settings_of_a_swapped_topic_last(start_server: StartSer
         (message,) = await subscription.take(1, timeout_s=30)
         assert message.text == "second"
         await message.ack()
+
+
+async def test_a_fetch_that_waits_is_sent_away(native: NativeWire, topic: str) -> None:
+    """Its offset means nothing in the new log."""
+    for name in (topic, topic + "-new"):
+        await native.create(name)
+        await native.publish(name, b"a", b"b")
+    waiting = native.send_fetch(topic, 2, wait_ms=30_000)
+    await native.ask(Ping(), Done)
+    await native.ask(SwapTopics(topic, topic + "-new", [2]), Done)
+    refused = await native.of(waiting)
+    assert isinstance(refused, Failure)
+    assert (refused.code, refused.retriable) == ("unknown-topic", True)
+    assert await native.values_now(topic) == [b"a", b"b"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from penstock.log.partition import Partition
 from penstock.log.topics import Topics
 from penstock.log.transactions import Aborted
-from penstock.model.errors import PenstockError
+from penstock.model.errors import PenstockError, UnknownTopic
 from penstock.security.acl import Authorizer, Operation, Resource
 from penstock.security.principal import Principal
 from penstock.storage.engine import Slice
@@ -108,6 +108,12 @@ class Interest:
             partition.watch(self._on_news, stable=self.isolation is not Isolation.NONE)
         elif want.key not in keys:
             keys.append(want.key)
+
+    def leave(self, want: Want) -> None:
+        """Its partition is gone."""
+        if want.partition is not None:
+            self._unwatch(want.partition, want.key)
+            want.partition = None
 
     def _unwatch(self, partition: Partition, key: Hashable) -> None:
         keys = self._watching.get(partition)
@@ -242,7 +248,11 @@ class Fetcher:
             return Got(want, error=want.refusal)
         partition = want.partition
         try:
-            if partition is None or partition.closed:
+            if partition is not None and partition.closed:
+                # Its offset is one of a log that is gone: the next of that name may hold anything there.
+                interest.leave(want)
+                raise UnknownTopic(f"topic {want.topic!r} is not what it was; look for it again")
+            if partition is None:
                 partition = await self._topics.open(self._topics.get(want.topic), want.index)
             self._authorizer.check(principal, Operation.READ, Resource.TOPIC, want.topic)
         except PenstockError as error:
