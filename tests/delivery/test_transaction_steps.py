@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from transaction_stage import Entry, Stage
 
+from penstock.delivery import step as step_module
 from penstock.delivery.offsets import TopicPartition
 from penstock.delivery.step import Step
 from penstock.delivery.step_record import STEP_HISTORY
@@ -20,6 +21,7 @@ from penstock.model.errors import (
     InvalidRequest,
     InvalidTransactionState,
     InvalidTransactionTimeout,
+    LimitReached,
     OutOfOrderSequence,
     PenstockError,
     ProducerFenced,
@@ -189,6 +191,19 @@ def test_what_makes_no_sense_is_refused():
         play.open(0, timeout_ms=0)
     play.stage.bury()
     assert not play.stage.steps
+
+
+def test_what_is_to_be_ended_at_once_has_a_bound(monkeypatch):
+    monkeypatch.setattr(step_module, "MAX_PLACES", 4)
+    play = Play()
+    for epoch in range(3):  # those that are ended do not count
+        first, second = (play.open(epoch).producer_id for _ in range(2))
+        for writer in (first, second):
+            play.write(writer, P0)
+            play.write(writer, P1)
+        with pytest.raises(LimitReached):
+            play.write(first, P2)
+        play.commit(epoch, first, second)
 
 
 def test_a_commit_that_was_recorded_is_carried_through_after_a_crash():

@@ -56,6 +56,7 @@ from penstock.model.errors import (
 MARK_MAX_CHARS = 1_024
 LABEL_MAX_CHARS = 1_024
 MAX_WRITERS = 20_000
+MAX_PLACES = 200_000  # partitions and groups of all writers: each is to be ended
 
 
 class Step(StepRecord):
@@ -118,6 +119,7 @@ class Step(StepRecord):
         try:
             writer = self._writing(identity)
             writer.check_room(places)
+            self._check_places(sum(not writer.has(place) for place in places))
         except PenstockError as error:
             decision.reply(ticket, error)
             return decision
@@ -132,6 +134,13 @@ class Step(StepRecord):
         self._tell(decision, [WriterKey(self.name, identity.producer_id)])
         decision.reply(ticket, None)
         return decision
+
+    def _check_places(self, more: int) -> None:
+        self._places += more
+        if self._places > MAX_PLACES:  # it counts those of writers that are gone by now, too
+            self._places = more + sum(1 for writer in self.writers.values() for _ in writer.places)
+            if self._places > MAX_PLACES:
+                raise LimitReached(f"the writers of a step may have {MAX_PLACES} partitions and groups")
 
     def adopt(self, now: Moment, identity: ProducerIdentity, partition: TopicPartition) -> Decision | None:
         """A transaction of this producer is open in a partition. None: it is nobody's."""

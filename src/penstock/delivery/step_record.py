@@ -95,6 +95,7 @@ class StepRecord:
         self._heard: dict[int, Heard] = {}  # by epoch
         self._forgetting: list[int] = []  # tickets
         self._tokens = 0
+        self._places = 0  # at least as many as all writers have
         self._turns: deque[list[StepEnding]] = deque()  # per decision on its way: what begins when it is durable
         self._telling: Decision | None = None  # the newest of them
         self._untold: dict[Key, None] = {}  # could not be stored
@@ -202,6 +203,7 @@ class StepRecord:
     def resume(self, now: Moment) -> Decision:
         """All was replayed: carry through what was decided; what is open has its whole time-out again."""
         self.done = dict(sorted(self.done.items()))
+        self._places = sum(1 for writer in self.writers.values() for _ in writer.places)
         decision = Decision()
         ended = {p: w for p, w in self.writers.items() if not self._is_open(w)}
         for epoch, done in self.done.items():
