@@ -27,6 +27,7 @@ from penstock.wire.native.framing import (
 )
 from penstock.wire.native.messages import (
     Batch,
+    CommitStep,
     Deliveries,
     Done,
     Failure,
@@ -34,6 +35,7 @@ from penstock.wire.native.messages import (
     Hello,
     Leased,
     Message,
+    OpenWriter,
     Publish,
     Published,
     Settle,
@@ -41,6 +43,7 @@ from penstock.wire.native.messages import (
     Stored,
     SubscribeQueue,
     Welcome,
+    Writer,
 )
 
 TEXT = PAGE.read_text()
@@ -68,6 +71,9 @@ MEANT: dict[str, tuple[int, Message]] = {
     "deliveries": (3, Deliveries([Leased("orders", 2, 5, LEASED_BATCH, NUMBERS, [1, 3])])),
     "settle": (4, Settle("orders", "mail", "ack", [(5 << 48 | 41, NUMBERS[0])])),
     "settled": (4, Settled([])),
+    "open-writer": (8, OpenWriter("sink", 7, "task 0")),
+    "writer": (8, Writer(1000, 0)),
+    "commit-step": (9, CommitStep("sink", 7, [1000], "orders:500", [("sink", "orders", 0, 500)])),
     "failure": (5, Failure("unknown-topic", "there is no topic 'x'", True)),
 }
 
