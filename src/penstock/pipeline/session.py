@@ -82,10 +82,11 @@ def spark_session(
     for name, value in {**settings, **given}.items():
         builder = builder.config(name, value)
     spark = builder.appName(app_name).getOrCreate()
-    if master.startswith("sc://"):
-        from penstock.pipeline import register
+    # Spark finds the source by its module's name, too, but looks only once: where the worker that looks is killed, there
+    # is no such source for the rest of the session.
+    from penstock.pipeline import register
 
-        register(spark)
+    register(spark)
     return spark
 
 
