@@ -72,7 +72,7 @@ def test_new_writes_a_pipeline_of_the_kind_its_name_says(
     assert f"penstock pipeline run {path}" in result.stdout.replace("\n", "")
     assert open_file(str(path)).kind is kind
     text = path.read_text()
-    assert not {word for word in ("TOPIC", "FILE", "NAME", "EXAMPLES") if word in text}
+    assert not {word for word in ("@TOPIC@", "@FILE@", "@NAME@", "@STORAGE@", "@EXAMPLES@") if word in text}
     if path.suffix == ".py":
         ast.parse(text)
         assert "eu.orders" in text

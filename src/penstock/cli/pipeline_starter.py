@@ -18,21 +18,21 @@ def example_orders(server):
     import penstock
 
     with penstock.SyncClient(server) as client:
-        if "TOPIC" in {topic.name for topic in client.topics()}:
+        if "@TOPIC@" in {topic.name for topic in client.topics()}:
             return
-        client.create_topic("TOPIC")
+        client.create_topic("@TOPIC@")
         orders = [
             {"order_id": number, "country": random.choice(["NL", "DE", "FR"]), "amount": random.randint(1, 200)}
             for number in range(1_000)
         ]
-        client.publish_many("TOPIC", [{**order, "amount": float(order["amount"])} for order in orders])
+        client.publish_many("@TOPIC@", [{**order, "amount": float(order["amount"])} for order in orders])
 '''
 
-PLAIN = '''"""Large orders of the topic TOPIC go to TOPIC.large; the revenue of each country is kept up to date.
+PLAIN = '''"""Large orders of the topic @TOPIC@ go to @TOPIC@.large; the revenue of each country is kept up to date.
 
-    penstock pipeline run FILE                  until Ctrl-C, or 'penstock pipeline stop NAME'
-    penstock pipeline run FILE --once           what is there now
-    penstock subscribe TOPIC.large              what comes out
+    penstock pipeline run @FILE@                  until Ctrl-C, or 'penstock pipeline stop @NAME@'
+    penstock pipeline run @FILE@ --once           what is there now
+    penstock subscribe @TOPIC@.large              what comes out
 
 Stop it, kill it, start it again: each order is dealt with exactly once. What was done so far is in the checkpoint.
 """
@@ -54,9 +54,9 @@ def pipeline(spark, server, checkpoint, trigger):
     orders = (
         spark.readStream.format("penstock")
         .option("server", server)
-        .option("topics", "TOPIC")  # several: "orders,returns"; or topicPattern
+        .option("topics", "@TOPIC@")  # several: "orders,returns"; or topicPattern
         .option("startingOffsets", "earliest")  # where the first run begins; later ones go on
-        .option("group", "NAME")  # so 'penstock group describe NAME' shows the lag
+        .option("group", "@NAME@")  # so 'penstock group describe @NAME@' shows the lag
         .load()  # key, value, topic, partition, offset, timestamp, headers
         .select("key", "timestamp", F.from_json(F.col("value").cast("string"), SCHEMA).alias("order"))
         .select("key", "timestamp", "order.*")
@@ -72,7 +72,7 @@ def pipeline(spark, server, checkpoint, trigger):
         .writeStream.queryName("large")
         .format("penstock")
         .option("server", server)
-        .option("topic", "TOPIC.large")
+        .option("topic", "@TOPIC@.large")
         .option("checkpointLocation", f"{checkpoint}/large")
         .trigger(**trigger)
         .start()
@@ -86,27 +86,27 @@ def pipeline(spark, server, checkpoint, trigger):
         .select(F.col("country").alias("key"), F.to_json(F.struct("country", "revenue", "orders")).alias("value"))
         .writeStream.queryName("revenue")
         .outputMode("update")
-        .foreachBatch(to_topic(server, "TOPIC.revenue", checkpoint=place))
+        .foreachBatch(to_topic(server, "@TOPIC@.revenue", checkpoint=place))
         .option("checkpointLocation", place)
         .trigger(**trigger)
         .start()
     )
     return [large, revenue]
 
-EXAMPLES'''
+@EXAMPLES@'''
 
 DECLARATIVE = '''"""A declarative pipeline: say which datasets there are, and Spark brings them up to date.
 
-    penstock pipeline run FILE                        once
-    penstock pipeline run FILE --trigger '1 minute'   again and again
-    penstock pipeline run FILE --full-refresh         compute everything anew
+    penstock pipeline run @FILE@                        once
+    penstock pipeline run @FILE@ --trigger '1 minute'   again and again
+    penstock pipeline run @FILE@ --full-refresh         compute everything anew
 
-Tables lie in .penstock/NAME/warehouse beside this file.
+Tables lie in .penstock/@NAME@/warehouse beside this file.
 """
 
 from pyspark import pipelines as dp
 from pyspark.sql import functions as F
-EXAMPLES
+@EXAMPLES@
 
 server = spark.conf.get("penstock.server")  # where 'penstock pipeline run' was told the broker is
 example_orders(server)
@@ -117,7 +117,7 @@ def orders_raw():
     return (
         spark.readStream.format("penstock")
         .option("server", server)
-        .option("topics", "TOPIC")
+        .option("topics", "@TOPIC@")
         .option("startingOffsets", "earliest")
         .load()
     )
@@ -136,7 +136,7 @@ def revenue():
 
 
 # Into a topic, exactly once.
-dp.create_sink("large_orders", "penstock", {"server": server, "topic": "TOPIC.large"})
+dp.create_sink("large_orders", "penstock", {"server": server, "topic": "@TOPIC@.large"})
 
 
 @dp.append_flow(target="large_orders")
@@ -149,19 +149,20 @@ def large():
 
 SQL = """-- A declarative pipeline in SQL: say which datasets there are, and Spark brings them up to date.
 --
---     penstock pipeline run FILE                        once
---     penstock pipeline run FILE --trigger '1 minute'   again and again
+--     penstock pipeline run @FILE@                        once
+--     penstock pipeline run @FILE@ --trigger '1 minute'   again and again
+--     penstock publish @TOPIC@ '{"order_id": 1, "country": "NL", "amount": 160}'
 --
 -- The comments that follow are read: which topics are views, with the fields of their JSON values (leave them out to
 -- have them inferred), and which topics can be inserted into. A view also has _key, _timestamp, _topic, _partition and
 -- _offset.
 --
--- topic TOPIC (order_id BIGINT, country STRING, amount DOUBLE)
--- sink TOPIC.large as large_orders
+-- topic @TOPIC@ as incoming (order_id BIGINT, country STRING, amount DOUBLE)
+-- sink @TOPIC@.large as large_orders
 
--- Every order, as it came. Each run adds what is new. Tables lie in .penstock/NAME/warehouse beside this file.
+-- Every order, as it came. Each run adds what is new. Tables lie in .penstock/@NAME@/warehouse beside this file.
 CREATE STREAMING TABLE all_orders AS
-SELECT order_id, country, amount, _timestamp AS at FROM STREAM TOPIC;
+SELECT order_id, country, amount, _timestamp AS at FROM STREAM incoming;
 
 -- Computed anew by each run.
 CREATE MATERIALIZED VIEW revenue AS
@@ -172,10 +173,10 @@ CREATE FLOW large AS INSERT INTO large_orders BY NAME
 SELECT country AS key, to_json(struct(order_id, country, amount)) AS value FROM STREAM all_orders WHERE amount >= 150;
 """
 
-SPECIFICATION = """# A declarative pipeline of several files. Run it with: penstock pipeline run FILE
-name: NAME
+SPECIFICATION = """# A declarative pipeline of several files. Run it with: penstock pipeline run @FILE@
+name: @NAME@
 # Where Spark keeps how far each flow is. It must be an absolute place.
-storage: file://STORAGE
+storage: file://@STORAGE@
 database: default
 # Settings of Spark.
 configuration:
@@ -199,11 +200,11 @@ def starter(path: Path, declarative: bool, topic: str) -> str:
     name = path.stem
     storage = path.absolute().parent / ".penstock" / name / "storage"
     for word, meant in (
-        ("EXAMPLES", EXAMPLES),
-        ("TOPIC", topic),
-        ("FILE", str(path)),
-        ("NAME", name),
-        ("STORAGE", str(storage)),
+        ("@EXAMPLES@", EXAMPLES),
+        ("@TOPIC@", topic),
+        ("@FILE@", str(path)),
+        ("@NAME@", name),
+        ("@STORAGE@", str(storage)),
     ):
         text = text.replace(word, meant)
     return text

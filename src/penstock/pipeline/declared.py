@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.pipeline.files import InvalidPipeline, PipelineFile, load_module
+from penstock.pipeline.jobs.desk import Desk
 from penstock.pipeline.progress import Reading, State
 from penstock.pipeline.runner import Run
 from penstock.pipeline.views import TopicView, infer, stream
+from penstock.wire.native.messages import FindTopic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -171,9 +173,17 @@ def _register(
     views, sinks = directives(text)
     # Once, and not whenever Spark asks what the view is.
     views = [one if one.schema else replace(one, schema=infer(server, one.topic)) for one in views]
+    _make_topics(server, [*(one.topic for one in views), *sinks.values()])
     with graph_element_registration_context(registry):
         _declare(spark, views, sinks, server)
     registry.register_sql(text, file.relative_to(root))
+
+
+def _make_topics(server: str, topics: Sequence[str]) -> None:
+    """Topics are made on first use, where the server does so; or it says that they are not there."""
+    with Desk(server) as desk:
+        for topic in topics:
+            desk.ask(FindTopic(topic))
 
 
 def directives(text: str) -> tuple[list[TopicView], dict[str, str]]:
