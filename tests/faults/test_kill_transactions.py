@@ -157,11 +157,12 @@ def test_transactions_survive_the_death_of_everyone_in_them(crews: list[Crew]) -
         for crew, is_busy in zip(crews, busy, strict=True):
             eventually(is_busy, f"{crew.kind} is at work", PATIENCE_S)
         first = chance.choice(crews)  # the server dies while this one is at work, or has done all
-        eventually(partial(first.is_past, first.attempts() + chance.randrange(4)), f"{first.kind} goes on")
+        more = partial(first.is_past, first.attempts() + chance.randrange(4))
+        eventually(more, f"{first.kind} goes on", PATIENCE_S)
         victim = crews[turn % len(crews)]
-        eventually(victim.is_amid, f"{victim.kind} is amid a transaction")
+        eventually(victim.is_amid, f"{victim.kind} is amid a transaction", PATIENCE_S)
         victim.kill_one(chance)
-        eventually(first.is_amid, f"{first.kind} is amid a transaction")
+        eventually(first.is_amid, f"{first.kind} is amid a transaction", PATIENCE_S)
         server.kill()
         server.restart()
     for crew in crews:
