@@ -25,7 +25,7 @@ from transaction_workers import COPIES, parse
 from penstock.testing.server import Server
 from servers import StartServer
 
-ROUNDS = 8
+ROUNDS = 6
 PARTITIONS = 2
 FED_PER_ROUND = 150  # inputs per partition: enough to be at work when the server dies
 PATIENCE_S = 60.0
