@@ -294,7 +294,7 @@ class CrashingHouse(SwapHouse):
         super().__init__("disk", data, files=files)
         self.engines: list[DiskEngine] = []
 
-    def _engine(self) -> DiskEngine:  # type: ignore[override]
+    def _engine(self) -> DiskEngine:
         self.engines.append(DiskEngine(self.data, self.clock, files=self.files))
         return self.engines[-1]
 

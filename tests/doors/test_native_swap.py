@@ -99,3 +99,22 @@ async def test_a_fetch_that_waits_is_sent_away(native: NativeWire, topic: str) -
     assert isinstance(refused, Failure)
     assert (refused.code, refused.retriable) == ("unknown-topic", True)
     assert await native.values_now(topic) == [b"a", b"b"]
+
+
+async def test_what_a_step_wrote_takes_the_place(server: Server, topic: str) -> None:
+    other = f"{topic}-new"
+    async with penstock.Client(server.line) as client:
+        for name in (topic, other):
+            await client.create_topic(name, 1)
+        step = client.step(topic, 1)
+        await step.begin()
+        await step.publish(other, "new")
+        for _ in range(2):
+            with pytest.raises(penstock.Conflict, match="transaction"):
+                await client.swap_topics(topic, other, [0])
+        await step.commit()
+        await client.swap_topics(topic, other, [0])
+        assert [message.text for message in await client.subscribe(topic).take(1, timeout_s=30)] == ["new"]
+        async with client.step(topic, 2) as step:
+            await step.publish(topic, "more")
+        assert (await client.offsets(topic)).end == 4
