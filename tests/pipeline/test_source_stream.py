@@ -1,6 +1,8 @@
 """Streams: every record once, as much at a time as was asked for, and progress that everybody sees."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,6 +220,14 @@ def test_progress_is_committed_to_the_group_up_to_the_last_batch(
     with BlockingConnection(server.line) as connection:
         lag = {one.partition: one.end - one.committed for one in connection.request(wire.DescribeGroup(group)).offsets}
     assert lag == {0: 4, 1: 0}
+    described = subprocess.run(
+        [sys.executable, "-m", "penstock", "group", "describe", group, "--server", server.line, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert {one["partition"]: one["lag"] for one in json.loads(described.stdout)["offsets"]} == {0: 4, 1: 0}
 
 
 def test_a_batch_that_fails_is_not_committed(

@@ -3,6 +3,7 @@
 Nothing of Spark is imported before it is known to be there, so that what is missing is said in one sentence.
 """
 
+import atexit
 import os
 import re
 import shutil
@@ -82,8 +83,8 @@ def spark_session(
     for name, value in {**settings, **given}.items():
         builder = builder.config(name, value)
     spark = builder.appName(app_name).getOrCreate()
-    # Spark finds the source by its module's name, too, but looks only once: where the worker that looks is killed, there
-    # is no such source for the rest of the session.
+    # Spark finds the source by its module's name, too, but looks only once: where the worker that looks is killed,
+    # there is no such source for the rest of the session.
     from penstock.pipeline import register
 
     register(spark)
@@ -121,9 +122,10 @@ def _place_environment(archive: Path) -> None:
     """Stream sources are planned by a worker on the driver's side, which looks for the same relative path here."""
     if not archive.is_file():
         raise SparkMissing(f"there is no packed environment {archive}; make one with venv-pack or conda-pack")
-    here = Path("environment")
+    here = Path("environment").absolute()
     if not here.exists():
         here.symlink_to(sys.prefix, target_is_directory=True)
+        atexit.register(here.unlink, missing_ok=True)
 
 
 # -- what must be there -------------------------------------------------------------------------------------
