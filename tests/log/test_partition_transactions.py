@@ -6,7 +6,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from log_house import all_records, batch_of, put
-from transaction_house import batch_in, committed, end, send
+from transactional_log import batch_in, committed, end, send
 
 from penstock.log import producers as producers_module
 from penstock.log import transactions as transactions_module

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from log_house import all_records
-from transaction_house import as_kafka_client, batch_in
+from transactional_log import as_kafka_client, batch_in
 
 from penstock.log import compaction
 from penstock.log.partition import Partition

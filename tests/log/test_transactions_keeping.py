@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from log_house import all_records, batch_of, keyed, put
-from transaction_house import as_kafka_client, batch_in, committed, end, send
+from transactional_log import as_kafka_client, batch_in, committed, end, send
 
 from penstock.log import compaction
 from penstock.log.housekeeper import Housekeeper
