@@ -1,7 +1,7 @@
 """Kafka's rules for a transactional id, one story each."""
 
 import pytest
-from transaction_stage import Stage
+from transaction_stage import Entry, Stage
 
 from penstock.delivery.offsets import TopicPartition
 from penstock.delivery.transaction import Transaction
@@ -372,6 +372,17 @@ def test_a_deleted_topic_is_no_part_of_the_transaction_any_more():
     id_.machine.forget_topic("gone")
     assert id_.machine.describe().partitions == [P0]
     assert id_.end(who, True) == who
+
+
+def test_what_an_earlier_epoch_left_in_a_partition_is_not_committed_with_a_later_one():
+    id_ = Id()
+    who = id_.init()
+    id_.stage.logs[P0].append(Entry(*who, 0, 1))  # the fact is lost, the batch is not
+    id_.stage.crash(kept_batches=1)
+    newer = id_.init()
+    id_.add(newer, P0)
+    id_.end(newer, True)  # nobody has opened the partition until now
+    assert list(id_.stage.logs[P0].results()) == [(1, False)]
 
 
 def test_a_batch_whose_fact_a_crash_took_belongs_to_the_transaction_of_its_producer():

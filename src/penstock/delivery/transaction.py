@@ -141,8 +141,10 @@ class Transaction(TransactionRecord):
 
     def adopt(self, now: Moment, identity: ProducerIdentity, partition: TopicPartition) -> Decision | None:
         """A transaction of this producer is open in a partition. None: it is not this one, and is nobody's."""
-        if self.marker is not None and identity.producer_id == self.marker.producer_id:
-            return Decision() if partition in self.writer.partitions else None
+        if self.marker is not None:
+            # The partition may be part of what is being ended, and hold something older that is not.
+            is_ours = identity == self.ended and partition in self.writer.partitions
+            return Decision() if is_ours else None
         if identity != self.identity or self._completing or self._forgetting:
             return None
         decision = Decision()
@@ -252,7 +254,7 @@ class Transaction(TransactionRecord):
         if self.state is not ONGOING:
             self.writer.clear()
         self.state = PREPARE_COMMIT if commit else PREPARE_ABORT
-        self.marker, self.identity = marker, identity
+        self.ended, self.marker, self.identity = self.identity, marker, identity
         self._deadline_ms = None
         self._begin_ending()
         assert self._ending is not None
@@ -282,7 +284,7 @@ class Transaction(TransactionRecord):
     def _complete(self, now: Moment, decision: Decision) -> None:
         assert self._ending is not None
         self.state = COMPLETE_COMMIT if self.state is PREPARE_COMMIT else COMPLETE_ABORT
-        self.marker = None
+        self.ended = self.marker = None
         self.started_ms = -1
         self.writer.clear()
         self._via = 0

@@ -47,6 +47,7 @@ class TransactionFact(msgspec.Struct, frozen=True, omit_defaults=True):
     partitions: Indices = {}
     groups: list[str] = []
     marker: tuple[int, int] | None = None  # producer id and epoch of the markers, while it is being ended
+    ended: tuple[int, int] | None = None  # and of its batches
     last: tuple[int, int] | None = None  # the identity before this one, if its owner may still repeat itself
 
 

@@ -49,6 +49,7 @@ class TransactionRecord:
         self.identity = NOBODY
         self.last: ProducerIdentity | None = None
         self.marker: ProducerIdentity | None = None  # what the markers carry, while it is being ended
+        self.ended: ProducerIdentity | None = None  # and what its batches carry
         self.timeout_ms = 0
         self.started_ms = -1  # wall time
         self.updated_ms = 0  # wall time
@@ -103,6 +104,7 @@ class TransactionRecord:
             write_partitions(self.writer.partitions),
             sorted(self.writer.groups),
             self.marker,
+            self.ended,
             self.last,
         )
         decision.facts.append(transaction_fact(self.name, fact))
@@ -148,6 +150,7 @@ class TransactionRecord:
         self.state = TransactionState(fact.state)
         self.identity = ProducerIdentity(fact.producer_id, fact.epoch)
         self.marker = None if fact.marker is None else ProducerIdentity(*fact.marker)
+        self.ended = None if fact.ended is None else ProducerIdentity(*fact.ended)
         self.last = None if fact.last is None else ProducerIdentity(*fact.last)
         self.timeout_ms = fact.timeout_ms
         self.started_ms, self.updated_ms = fact.started_ms, fact.updated_ms
