@@ -27,7 +27,8 @@ formats = pytest.mark.parametrize("kind", FORMATS)
 
 
 def orders(first: int, count: int, **more: Any) -> list[dict[str, Any]]:
-    return [{"id": n, "name": f"n{n}", "price": n / 2, **more} for n in range(first, first + count)]
+    nested: dict[str, Any] = {"tags": ["a", None], "place": {"city": "x"}, "lines": [{"sku": "s", "n": 1}]}
+    return [{"id": n, "name": f"n{n}", "price": n / 2, **nested, **more} for n in range(first, first + count)]
 
 
 def put(server: Server, topic: str, documents: Sequence[Any], partition: int = 0) -> None:
@@ -76,6 +77,9 @@ def test_topic_becomes_a_table_and_the_table_grows(
         "id": 3,
         "name": "n3",
         "price": 1.5,
+        "tags": ["a", None],
+        "place": {"city": "x"},
+        "lines": [{"sku": "s", "n": 1}],
         "date": datetime.date(2026, 1, 1),
         "_topic": topic,
         "_partition": 0,
@@ -100,8 +104,9 @@ def test_bad_records_are_set_aside_with_the_reason(
     spark: SparkSession, server: Server, topic: str, tmp_path: Path
 ) -> None:
     put(server, topic, [{"id": 1}, b"nonsense", {"id": "one"}, b"", {"id": 2}], 1)
+    publish(server, topic, [Record(0, MOMENT_MS, b"tombstone", None)])
     result = job.run(spark, options(server, topic, tmp_path, schema="id BIGINT NOT NULL"))
-    assert (result.rows, result.quarantined) == (2, 3)
+    assert (result.rows, result.quarantined) == (3, 3)
     found = records_in(server, f"{topic}.quarantine")
     assert [record.value for record in found] == [b"nonsense", b'{"id": "one"}', b""]
     told = [dict(record.headers) for record in found]

@@ -233,7 +233,9 @@ class _Task:
             columns[DATE] = records.column("timestamp").cast(pa.date32())
         rows = pa.RecordBatch.from_arrays(
             [
-                columns[column.name] if column.name in columns else pa.nulls(records.num_rows, column.type)
+                _fitted(columns[column.name], column.type)
+                if column.name in columns
+                else pa.nulls(records.num_rows, column.type)
                 for column in self._columns
             ],
             schema=self._columns,
@@ -293,6 +295,11 @@ class _Task:
 
     def close(self) -> None:
         self._link.close()
+
+
+def _fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """What a schema calls NOT NULL deep inside, a table takes as it comes."""
+    return array if array.type == kind else array.cast(kind)
 
 
 def _values(job: TableJob) -> Values:

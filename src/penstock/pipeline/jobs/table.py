@@ -44,7 +44,7 @@ class TableOptions:
     group: str | None = None  # where progress is committed; None: the application
     trigger: str = "available-now"  # or `continuous`, or an interval such as `10 seconds`
     starting_offsets: str = "earliest"
-    max_records_per_trigger: int | None = None
+    max_records_per_trigger: int | None = 1_000_000  # of one batch: what is repeated if it fails
     max_bytes_per_trigger: int | None = None
     compact_every: int = 50  # batches; 0 never
     compact_below_bytes: int = 32 << 20  # files smaller than this are put together
@@ -72,9 +72,11 @@ def run(
     called again when the query is started anew because the schema has grown."""
     from pyspark.errors import StreamingQueryException
 
+    from penstock.pipeline import register
     from penstock.pipeline.table_sink import GREW, TableDataSource, read_counts
 
     _check(options)
+    register(spark)
     spark.dataSource.register(TableDataSource)
     before = read_counts(options.checkpoint)
     for _ in range(MAX_GROWTHS):
@@ -144,10 +146,11 @@ def _start(spark: "SparkSession", options: TableOptions) -> "StreamingQuery":
     import msgspec
 
     from penstock.pipeline.table_sink import DATE, JOB, METADATA, NAME, RAW, TableJob
+    from penstock.pipeline.tables.table import plain_schema
 
     table = _table(options)
     fields, avro = (RAW, None) if options.values == "raw" else _fields(spark, options)
-    columns = list(fields)
+    columns = list(plain_schema(fields))  # which may be null: a record without a value is a row of nulls
     partition_by = [] if options.partition_by is None else [options.partition_by]
     import pyarrow as pa
 
@@ -183,7 +186,7 @@ def _start(spark: "SparkSession", options: TableOptions) -> "StreamingQuery":
         reader = reader.option("maxRecordsPerTrigger", options.max_records_per_trigger)
     if options.max_bytes_per_trigger is not None:
         reader = reader.option("maxBytesPerTrigger", options.max_bytes_per_trigger)
-    records = reader.load().select("key", "value", "topic", "partition", "offset", "timestamp", "headers")
+    records = reader.option("columns", "key,value,topic,partition,offset,timestamp,headers").load()
     writer = (
         records.writeStream.format(NAME)
         .option("server", options.server)
