@@ -89,13 +89,25 @@ def test_a_declarative_pipeline_in_sql_goes_on_where_it_ended(server: Server, to
         client.publish_many(topic, [{"order_id": n, "country": "NL", "amount": float(n)} for n in range(200)])
         lines, _ = finished(server, "run", str(file))
         assert lines[-1]["state"] == "done"
-        assert {line.get("query") for line in lines} >= {"all_orders", "revenue", "large"}
+        assert {line.get("query") for line in lines} >= {"all_orders", "revenue", "large_to_topic"}
         client.publish(topic, {"order_id": 200, "country": "NL", "amount": 200.0})
     finished(server, "run", str(file))
     assert sorted(json.loads(text)["order_id"] for text in texts(server, f"{topic}.large")) == list(range(150, 201))
     warehouse = tmp_path / ".penstock" / "sales" / "warehouse"
     revenue = dataset.dataset(sorted(map(str, (warehouse / "revenue").glob("*.parquet")))).to_table().to_pylist()
     assert revenue == [{"country": "NL", "revenue": float(sum(range(201))), "orders": 201}]
+
+
+def test_a_specification_runs_its_python_files(server: Server, topic: str, tmp_path: Path) -> None:
+    run(server, "pipeline", "new", str(tmp_path / "spark-pipeline.yml"))
+    orders = str(tmp_path / "transformations" / "orders.py")
+    run(server, "pipeline", "new", orders, "--declarative", "--topic", topic)
+    lines, _ = finished(server, "run", str(tmp_path), "--name", topic)
+    assert lines[-1]["state"] == "done"
+    amounts = [json.loads(text)["amount"] for text in texts(server, topic)]
+    large = [json.loads(text)["amount"] for text in texts(server, f"{topic}.large")]
+    assert sorted(large) == sorted(amount for amount in amounts if amount >= 150)
+    assert [one["state"] for one in run_json(server, "pipeline", "list") if one["pipeline"] == topic] == ["stopped"]
 
 
 def test_ctrl_c_ends_a_run_well_and_a_failure_is_one_sentence(server: Server, topic: str, tmp_path: Path) -> None:

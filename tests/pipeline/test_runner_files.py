@@ -121,13 +121,14 @@ def test_comments_of_sql_name_topics_and_sinks() -> None:
     views, sinks = directives(
         "-- topic orders (id BIGINT, tags ARRAY<STRING>)\n"
         "--topic eu.clicks as clicks\n"
-        "-- sink alerts\n"
-        "-- sink eu.large as large\n"
+        "-- sink alerts from worst\n"
+        "-- sink eu.large from large\n"
+        "-- sink nothing\n"
         "-- a topic of its own\n"
         "SELECT 1 -- topic no\n"
     )
     assert views == [TopicView("orders", "orders", "id BIGINT, tags ARRAY<STRING>"), TopicView("clicks", "eu.clicks")]
-    assert sinks == {"alerts": "alerts", "large": "eu.large"}
+    assert sinks == {"worst": "alerts", "large": "eu.large"}
 
 
 def test_a_specification_names_its_files(tmp_path: Path) -> None:

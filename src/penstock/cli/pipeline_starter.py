@@ -154,11 +154,11 @@ SQL = """-- A declarative pipeline in SQL: say which datasets there are, and Spa
 --     penstock publish @TOPIC@ '{"order_id": 1, "country": "NL", "amount": 160}'
 --
 -- The comments that follow are read: which topics are views, with the fields of their JSON values (leave them out to
--- have them inferred), and which topics can be inserted into. A view also has _key, _timestamp, _topic, _partition and
+-- have them inferred), and which views go into topics. A view also has _key, _timestamp, _topic, _partition and
 -- _offset.
 --
 -- topic @TOPIC@ as incoming (order_id BIGINT, country STRING, amount DOUBLE)
--- sink @TOPIC@.large as large_orders
+-- sink @TOPIC@.large from large
 
 -- Every order, as it came. Each run adds what is new. Tables lie in .penstock/@NAME@/warehouse beside this file.
 CREATE STREAMING TABLE all_orders AS
@@ -168,8 +168,8 @@ SELECT order_id, country, amount, _timestamp AS at FROM STREAM incoming;
 CREATE MATERIALIZED VIEW revenue AS
 SELECT country, sum(amount) AS revenue, count(*) AS orders FROM all_orders GROUP BY country;
 
--- Into a topic, exactly once: columns key and value.
-CREATE FLOW large AS INSERT INTO large_orders BY NAME
+-- Into a topic, exactly once, by the comment above: columns key and value.
+CREATE TEMPORARY VIEW large AS
 SELECT country AS key, to_json(struct(order_id, country, amount)) AS value FROM STREAM all_orders WHERE amount >= 150;
 """
 

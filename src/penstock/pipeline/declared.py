@@ -8,7 +8,7 @@ In a .sql file, comments tell which topics it reads and writes:
 
     -- topic orders (customer STRING, amount DOUBLE)     the values' fields; without them they are inferred
     -- topic eu.orders as orders                         a view of another name
-    -- sink alerts                                       INSERT INTO alerts goes to the topic alerts
+    -- sink alerts from large                            the rows of the view `large` go to the topic alerts
 """
 
 import re
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 MAX_FILES: Final = 1_000
 
 _TOPIC = re.compile(r"^--\s*topic\s+([\w.-]+)(?:\s+as\s+(\w+))?\s*(?:\((.*)\))?\s*$", re.MULTILINE | re.IGNORECASE)
-_SINK = re.compile(r"^--\s*sink\s+([\w.-]+)(?:\s+as\s+(\w+))?\s*$", re.MULTILINE | re.IGNORECASE)
+_SINK = re.compile(r"^--\s*sink\s+([\w.-]+)\s+from\s+(\w+)\s*$", re.MULTILINE | re.IGNORECASE)
 _FLOW = re.compile(r"^Flow '?([^' ]+)'? (?:is|has|SKIPPED)\b ?([A-Z]*)")
 _STATES: Final[dict[str, State]] = {
     "QUEUED": "starting",
@@ -187,9 +187,9 @@ def _make_topics(server: str, topics: Sequence[str]) -> None:
 
 
 def directives(text: str) -> tuple[list[TopicView], dict[str, str]]:
-    """What the comments of a SQL file tell: topics as views, and sinks with their topics."""
+    """What the comments of a SQL file tell: topics as views, and the topics that views of the file go to."""
     views = [TopicView(view or topic, topic, schema or None) for topic, view, schema in _TOPIC.findall(text)]
-    return views, {view or topic: topic for topic, view in _SINK.findall(text)}
+    return views, {view: topic for topic, view in _SINK.findall(text)}
 
 
 def _declare(spark: "SparkSession", views: Sequence[TopicView], sinks: Mapping[str, str], server: str) -> None:
@@ -197,8 +197,15 @@ def _declare(spark: "SparkSession", views: Sequence[TopicView], sinks: Mapping[s
 
     for one in views:
         dp.temporary_view(name=one.view)(_reader(spark, one, server))
-    for name, topic in sinks.items():
+    for view, topic in sinks.items():
+        # SQL has no words for a flow into a sink.
+        name = f"{view}_to_topic"
         dp.create_sink(name, "penstock", {"server": server, "topic": topic})
+        dp.append_flow(target=name, name=name)(_table(spark, view))
+
+
+def _table(spark: "SparkSession", view: str) -> Callable[[], Any]:
+    return lambda: spark.readStream.table(view)
 
 
 def _reader(spark: "SparkSession", view: TopicView, server: str) -> Callable[[], Any]:
