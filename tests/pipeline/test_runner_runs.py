@@ -247,6 +247,23 @@ def test_a_broker_that_is_away_does_not_disturb_the_run(start_server: StartServe
     assert [one.state for one in listed(server, topic)] == ["stopped"]
 
 
+def test_an_order_that_the_broker_repeats_does_not_hurry_the_run(server: Server, topic: str) -> None:
+    hurried: list[int] = []
+
+    def work(run: Run) -> None:
+        with server.sync_client() as client:
+            eventually(lambda: listed(server, topic), "the first report")
+            client.pipelines.stop(topic)
+        eventually(lambda: run.is_stopping, "the order")
+        assert run._reporter is not None
+        before = run._reporter.delivered
+        eventually(lambda: run._reporter is not None and run._reporter.delivered > before, "an order that is repeated")
+        hurried.append(run._stops)
+
+    assert Run(topic, server=server.line).perform(work).state == "stopped"
+    assert hurried == [1]
+
+
 def test_signals_stop_a_run_and_are_given_back() -> None:
     before = signal.getsignal(signal.SIGTERM)
 

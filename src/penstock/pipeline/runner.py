@@ -86,11 +86,7 @@ class Run:
         self._stops = 0
         self._stop = threading.Event()
         self._ended = threading.Event()
-        self._reporter = (
-            Reporter(server, name, self.id, self._told, lambda: self.stop("the broker was asked to stop it"))
-            if server is not None
-            else None
-        )
+        self._reporter = Reporter(server, name, self.id, self._told, self._ordered) if server is not None else None
 
     # -- what the work calls ------------------------------------------------------------------------------------
 
@@ -157,6 +153,11 @@ class Run:
             self._message = reason
             self._stop.set()
 
+    def _ordered(self) -> None:
+        """The broker repeats its order with every answer: that is no reason to hurry."""
+        if not self.is_stopping:
+            self.stop("the broker was asked to stop it")
+
     def _carry_out_stop(self) -> None:
         for meter in list(self._meters):
             if meter.query.isActive:
@@ -211,6 +212,7 @@ class Run:
                 self._stop.set()
             elif outcome.state == "done" and self.is_stopping:
                 outcome = Outcome("stopped", outcome.result)
+            self._state = "stopping"
             self._ended.set()
             ticker.join(FINISH_BATCH_S)
             if self.at_end is not None:
