@@ -15,3 +15,11 @@ def register(spark: "SparkSession") -> None:
     from penstock.pipeline.source import PenstockDataSource
 
     spark.dataSource.register(PenstockDataSource)
+    activate(spark)
+
+
+def activate(spark: "SparkSession") -> None:
+    """Where Spark starts a query it looks for sources written in Python in the calling thread's session; a thread that
+    did not make one has none."""
+    if hasattr(spark, "_jsparkSession"):  # a session of Connect has no threads in Java to be known to
+        spark._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)
