@@ -300,6 +300,48 @@ def test_a_topic_made_anew_stops_the_query(
     assert sink.values == sorted([*numbers(10), "v500", "v501", "v502"])
 
 
+def test_a_topic_that_is_gone_stops_the_query(
+    spark: SparkSession, server: Server, topic: str, sink: Sink, checkpoint: str
+) -> None:
+    fill(server, f"{topic}.1", count=2)
+    fill(server, f"{topic}.2", count=3)
+    both = {"topics": f"{topic}.1,{topic}.2", "startingOffsets": "earliest"}
+    run(streaming(spark, server, **both), sink, checkpoint)
+    with BlockingConnection(server.line) as connection:
+        connection.request(wire.DeleteTopic(f"{topic}.1"))
+    publish(server, f"{topic}.2", numbered(1, 3))
+    with pytest.raises(StreamingQueryException, match=r"was read up to offset 2 and is not there any more"):
+        run(streaming(spark, server, **both), sink, checkpoint)
+    run(streaming(spark, server, **both, failOnDataLoss="false"), sink, checkpoint)
+    assert sink.values == ["v0", "v0", "v1", "v1", "v2", "v3"]
+
+
+def test_a_pattern_may_match_nothing_yet(
+    spark: SparkSession, server: Server, topic: str, sink: Sink, checkpoint: str
+) -> None:
+    frame = streaming(spark, server, topicPattern=f"{topic}.*", maxRecordsPerTrigger=5)
+    run(frame, sink, checkpoint)
+    fill(server, f"{topic}.1", 2, count=4)
+    run(frame, sink, checkpoint)
+    assert len(sink.rows) == 8
+
+
+@pytest.mark.parametrize("limit", [{"maxRecordsPerTrigger": 4}, {"maxBytesPerTrigger": "1k"}])
+def test_limits_hold_where_records_are_gone(
+    spark: SparkSession, server: Server, topic: str, sink: Sink, checkpoint: str, limit: dict[str, Any]
+) -> None:
+    fill(server, topic, count=1)
+    run(streaming(spark, server, topics=topic, startingOffsets="earliest"), sink, checkpoint)
+    publish(server, topic, numbered(9, 1))
+    publish(server, topic, numbered(10, 10))
+    delete_before(server, topic, 10)
+    options = {"topics": topic, "startingOffsets": "earliest", **limit}
+    with pytest.raises(StreamingQueryException, match=r"offsets 1\.\.10 of .* are gone"):
+        run(streaming(spark, server, **options), sink, checkpoint)
+    run(streaming(spark, server, **options, failOnDataLoss="false"), sink, checkpoint)
+    assert [offset for _, offset, _ in sink.rows] == [0, *range(10, 20)]
+
+
 def test_records_that_retention_took_stop_the_query(
     spark: SparkSession, server: Server, topic: str, sink: Sink, checkpoint: str
 ) -> None:

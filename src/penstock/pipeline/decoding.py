@@ -10,6 +10,7 @@ import decimal
 import io
 import uuid
 from collections.abc import Callable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -36,17 +37,17 @@ class Decoder:
         self._schema = schema
         if value_format == "avro":
             self._open = _avro_opener(avro_schema or "")
-            self._field = _item_of
+            self._getter = _item_getter
         else:
             self._open = msgspec.json.Decoder(_struct(schema, "Value") | None).decode
-            self._field = _attribute_of
+            self._getter = _attribute_getter
 
     def decode(self, values: pa.Array) -> Decoded:
         opened, reasons = self._opened(values.to_pylist())
         columns = []
         for place, column in enumerate(self._schema):
-            cells = [None if one is None else self._field(one, place, column.name) for one in opened]
-            columns.append(self._column(cells, column, reasons))
+            get = self._getter(place, column.name)
+            columns.append(self._column([None if one is None else get(one) for one in opened], column, reasons))
         if reasons:
             columns = [_without(column, reasons) for column in columns]
         return Decoded(columns, reasons)
@@ -82,10 +83,10 @@ class Decoder:
 
     def _array(self, cells: Sequence[Any], kind: pa.DataType) -> pa.Array:
         if pa.types.is_struct(kind):
-            children = [
-                self._array([None if one is None else self._field(one, place, child.name) for one in cells], child.type)
-                for place, child in enumerate(kind)
-            ]
+            children = []
+            for place, child in enumerate(kind):
+                get = self._getter(place, child.name)
+                children.append(self._array([None if one is None else get(one) for one in cells], child.type))
             mask = pa.array([one is None for one in cells], pa.bool_())
             if not children:
                 return pa.array([None if one is None else {} for one in cells], kind)
@@ -121,12 +122,12 @@ def _said(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:MAX_REASON_CHARS]
 
 
-def _attribute_of(value: Any, place: int, name: str) -> Any:
-    return getattr(value, f"f{place}")
+def _attribute_getter(place: int, name: str) -> Callable[[Any], Any]:
+    return attrgetter(f"f{place}")
 
 
-def _item_of(value: Any, place: int, name: str) -> Any:
-    return value.get(name)
+def _item_getter(place: int, name: str) -> Callable[[Any], Any]:
+    return itemgetter(name)
 
 
 def _has_struct(kind: pa.DataType) -> bool:

@@ -166,7 +166,7 @@ class _Said:
                 continue
             near = difflib.get_close_matches(name, known, 1)
             meant = _ELSEWHERE.get(name) or (known[near[0]] if near else None)
-            hint = f"; did you mean {meant}?" if meant else ""
+            hint = f"; did you mean {meant}?" if meant else "."
             raise InvalidOption(f"option {name!r} is not known{hint} Known are: {', '.join(SOURCE_OPTIONS)}")
 
     def refuse(self, only: str, *names: str) -> None:

@@ -16,6 +16,7 @@ from penstock.pipeline.options import EARLIEST, LATEST, Bound, SourceOptions
 from penstock.wire.native import messages as wire
 
 SAMPLE_BYTES: Final = 64 << 10
+USUAL_RECORD_BYTES: Final = 1024.0  # where there is nothing to judge by
 LOSS_ADVICE: Final = (
     "they were deleted by retention, or with their topic; to read on with what is there, set the option "
     "failOnDataLoss to false"
@@ -55,8 +56,8 @@ class Planner:
 
     # -- partitions and their ends --------------------------------------------------------------------------------
 
-    def partitions(self) -> list[Partition]:
-        """All that the options name, as of now."""
+    def partitions(self, *, missing_ok: bool = False) -> list[Partition]:
+        """All that the options name, as of now. `missing_ok`: a topic that is gone has none."""
         options = self._options
         if options.pattern is not None:
             wanted = re.compile(options.pattern)
@@ -64,21 +65,23 @@ class Planner:
             return [
                 (topic.name, one) for topic in listed if wanted.fullmatch(topic.name) for one in range(topic.partitions)
             ]
-        counts = {name: self._count(name) for name in options.topics or options.assigned}
+        counts = {name: self._count(name, missing_ok) for name in options.topics or options.assigned}
         if not options.assigned:
             return [(name, one) for name, count in counts.items() for one in range(count)]
         for name, indexes in options.assigned.items():
             missing = [one for one in indexes if one >= counts[name]]
-            if missing:
+            if missing and not missing_ok:
                 raise InvalidOption(
                     f"option assign names partition {missing[0]} of {name!r}, which has {counts[name]}, from 0 on"
                 )
-        return [(name, one) for name, indexes in options.assigned.items() for one in indexes]
+        return [(name, one) for name, indexes in options.assigned.items() for one in indexes if one < counts[name]]
 
-    def _count(self, name: str) -> int:
+    def _count(self, name: str, missing_ok: bool) -> int:
         try:
             return int(self._link.ask(wire.FindTopic(name, create=False)).topics[0].partitions)
         except UnknownTopic:
+            if missing_ok:
+                return 0
             raise UnknownTopic(
                 f"there is no topic {name!r} at {self._options.server}; create it ('penstock topic create {name}'), or "
                 "correct the option topics"
@@ -181,7 +184,7 @@ class Planner:
         for fetch, fetched in zip(wanted, self._link.ask_all(wanted), strict=True):
             size += len(fetched.batches)
             records += max(fetched.next_offset - fetch.offset, 0) if fetched.batches else 0
-        return size / records if records else 1.0
+        return size / records if records else USUAL_RECORD_BYTES
 
 
 def _named(bound: Bound, limits: Mapping[Partition, Limits], option: str) -> Ends:

@@ -151,21 +151,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        planner = self._planner
-        self._target = {one: limit.end for one, limit in planner.limits(planner.partitions()).items()}
+        self._target = {one: limit.end for one, limit in self._limits().items()}
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        planner = self._planner
-        return to_json({one: limit.end for one, limit in planner.limits(planner.partitions()).items()})
+        return to_json({one: limit.end for one, limit in self._limits().items()})
+
+    def _limits(self) -> dict[tuple[str, int], Limits]:
+        """Of all partitions there are now; a topic that has been deleted has none, and `_reachable` says so."""
+        return self._planner.limits(self._planner.partitions(missing_ok=True))
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         planner = self._planner
         begun = from_json(start)
         self._tell(planner, begun)
-        limits = planner.limits(planner.partitions())
+        limits = self._limits()
         ends = self._reachable(begun, limits)
         if not isinstance(limit, ReadAllAvailable):
-            ends = self._admitted(planner, begun, ends, limit)
+            ends = self._admitted(
+                planner, {one: max(begun.get(one, 0), limits[one].start) for one in limits}, ends, limit
+            )
         return to_json(ends)
 
     def _reachable(self, begun: Ends, limits: dict[tuple[str, int], Limits]) -> Ends:
@@ -189,7 +193,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _admitted(self, planner: Planner, begun: Ends, ends: Ends, limit: ReadLimit) -> Ends:
         """As far as the limits allow: each partition by its backlog."""
-        ranges = [Range(*one, begun.get(one, 0), end) for one, end in ends.items() if end > begun.get(one, 0)]
+        ranges = [Range(*one, begun[one], end) for one, end in ends.items() if end > begun.get(one, end)]
         sizes = {(one.topic, one.partition): one.size for one in ranges}
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         max_bytes = limit.max_bytes if isinstance(limit, ReadMaxBytes) else self._options.max_bytes
@@ -199,7 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if most is None:
             return ends
         shares = share(most, sizes)
-        return {one: begun.get(one, 0) + shares[one] if one in shares else end for one, end in ends.items()}
+        return {one: begun[one] + shares[one] if one in shares else end for one, end in ends.items()}
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begun, ends = from_json(start), from_json(end)
