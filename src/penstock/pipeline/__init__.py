@@ -4,17 +4,27 @@
 hand; a session that runs where this package is installed finds it by itself.
 """
 
+from threading import Lock
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.datasource import DataSource
+
+_registering = Lock()
 
 
 def register(spark: "SparkSession") -> None:
     """Let this session know the format `penstock`."""
     from penstock.pipeline.source import PenstockDataSource
 
-    spark.dataSource.register(PenstockDataSource)
+    register_source(spark, PenstockDataSource)
+
+
+def register_source(spark: "SparkSession", source: "type[DataSource]") -> None:
+    """From any thread, and again and again: Spark itself stumbles over two at once."""
+    with _registering:
+        spark.dataSource.register(source)
     activate(spark)
 
 

@@ -72,12 +72,12 @@ def run(
     called again when the query is started anew because the schema has grown."""
     from pyspark.errors import StreamingQueryException
 
-    from penstock.pipeline import register
+    from penstock.pipeline import register, register_source
     from penstock.pipeline.table_sink import GREW, TableDataSource, read_counts
 
     _check(options)
     register(spark)
-    spark.dataSource.register(TableDataSource)
+    register_source(spark, TableDataSource)
     before = read_counts(options.checkpoint)
     for _ in range(MAX_GROWTHS):
         query = _start(spark, options)
