@@ -21,6 +21,8 @@ from penstock.pipeline.jobs.table_reading import HEADERS
 from penstock.testing.server import Server
 from penstock.wire.native import messages as wire
 
+pytestmark = pytest.mark.timeout(300)  # a first job of Spark takes long on a busy machine
+
 PARTITIONS = 3
 RECORDS = 300
 

@@ -11,6 +11,8 @@ from penstock.pipeline.jobs import audit_places, audit_sequences
 from penstock.pipeline.jobs.audit_places import Bounds
 from penstock.pipeline.jobs.digests import COLUMNS, with_digest
 
+pytestmark = pytest.mark.timeout(300)  # a first job of Spark takes long on a busy machine
+
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 SCHEMA = """partition int, offset bigint, key binary, value binary, timestamp timestamp,
             headers array<struct<key: string, value: binary>>"""

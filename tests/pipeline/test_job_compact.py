@@ -15,6 +15,8 @@ from penstock.pipeline.jobs.job import Progress
 from penstock.pipeline.jobs.step_writing import Goal
 from penstock.testing.server import Server
 
+pytestmark = pytest.mark.timeout(300)  # a first job of Spark takes long on a busy machine
+
 RECORDS = 240
 KEYS = 12
 PARTITIONS = 3

@@ -4,6 +4,7 @@ import random
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.model.partitioner import partition_for_key
@@ -12,6 +13,8 @@ from penstock.pipeline.jobs import compact_frames as frames
 from penstock.pipeline.jobs import compact_tail as tail
 from penstock.pipeline.jobs.compact_frames import Position
 from penstock.pipeline.jobs.step_writing import Run
+
+pytestmark = pytest.mark.timeout(300)  # a first job of Spark takes long on a busy machine
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 BEGIN_MS = int(BEGIN.timestamp() * 1000)

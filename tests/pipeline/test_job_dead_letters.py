@@ -17,6 +17,8 @@ from penstock.pipeline.jobs.dead_letters import DeadLetterOptions, RedriveOption
 from penstock.pipeline.jobs.letters import Letter, letters
 from penstock.testing.server import Server
 
+pytestmark = pytest.mark.timeout(300)  # a first job of Spark takes long on a busy machine
+
 DAY_MS = 86_400_000
 BEGIN_MS = 1_760_000_000_000
 

@@ -19,6 +19,8 @@ from penstock.pipeline.jobs.replay_plan import WHOLE, Lane, Plan
 from penstock.pipeline.jobs.step_writing import Goal
 from penstock.testing.server import Server
 
+pytestmark = pytest.mark.timeout(300)  # a first job of Spark takes long on a busy machine
+
 BEGIN_MS = 1_760_000_000_000
 
 
