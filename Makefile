@@ -2,6 +2,7 @@
 #
 #   make run       set up .venv and start the broker
 #   make install   set up .venv only; .venv/bin/penstock is the broker and its command line
+#   make spark     set up .venv with Spark, Delta and Iceberg for pipelines, and Java if it is missing
 #   make demo      a broker, clients that write to it and a Spark pipeline that reads, live, for a minute or two
 #   make test      set up everything the tests need, then checks and tests
 #   make check     formatting, lint, types, and the rules of who may import whom
@@ -26,7 +27,7 @@ PURE_TESTS := $(wildcard tests/model tests/wire tests/laws tests/log tests/doors
 TEST_WORKERS ?= 2
 FETCH_JARS := tests/clients/java/fetch-jars.sh tests/pipeline/connector/fetch-jars.sh
 
-.PHONY: run install demo test check bench lock clean
+.PHONY: run install spark demo test check bench lock clean
 .DEFAULT_GOAL := install
 
 run: install
@@ -34,7 +35,9 @@ run: install
 
 install: $(STAMPS)/$(PURE)
 
-demo: $(STAMPS)/java $(STAMPS)/spark $(STAMPS)/$(PURE)
+spark: $(STAMPS)/java $(STAMPS)/spark $(STAMPS)/$(PURE)
+
+demo: spark
 	$(BIN)/python examples/demo.py $(if $(DEMO_SECONDS),--seconds $(DEMO_SECONDS))
 
 test: $(STAMPS)/system $(STAMPS)/dev $(STAMPS)/$(PURE) $(STAMPS)/jars $(STAMPS)/spark-classes.jsa check
@@ -106,7 +109,7 @@ $(STAMPS)/deps: $(STAMPS)/venv requirements.lock pyproject.toml setup.py
 	@touch $@
 
 $(STAMPS)/spark: $(STAMPS)/deps
-	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e '.[spark]'
+	PENSTOCK_PURE=1 $(PIP) install --quiet -c requirements.lock --no-build-isolation -e '.[spark,delta,iceberg]'
 	@touch $@
 
 $(STAMPS)/dev: $(STAMPS)/deps
