@@ -238,8 +238,7 @@ class Stage:
         if owner is not None and decision is not None:
             self.perform(owner, decision)
         else:
-            epoch = max(identity.epoch, owner.epoch_of(identity.producer_id) if owner else 0)
-            log.mark(Mark(log.place, identity.producer_id, epoch, False))
+            log.mark(Mark(log.place, *identity, False))
 
     def settle(self) -> None:
         """Let everything that is on its way arrive."""

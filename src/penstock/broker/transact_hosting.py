@@ -172,8 +172,8 @@ class TransactionHost(Host[Owner]):
             if owner is not None and decision is not None:
                 self.perform(owner, decision)
             else:
-                epoch = max(identity.epoch, 0 if owner is None else owner.machine.epoch_of(producer_id))
-                orphans.append(Mark(place, producer_id, epoch, commit=False))
+                # Under its own epoch: a newer one may be decided and not yet durable, and must not be known here first.
+                orphans.append(Mark(place, *identity, commit=False))
         if orphans:
             self._concluder.run(orphans, self._abandon)
 

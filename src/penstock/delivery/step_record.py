@@ -239,9 +239,6 @@ class StepRecord:
     def partitions(self) -> Iterable[TopicPartition]:
         return (partition for writer in self.writers.values() for partition in writer.partitions)
 
-    def epoch_of(self, producer_id: int) -> int:
-        return ENDED_EPOCH
-
     # -- showing ------------------------------------------------------------------------------------------------
 
     def describe(self) -> StepDescription:

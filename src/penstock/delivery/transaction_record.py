@@ -183,10 +183,6 @@ class TransactionRecord:
     def partitions(self) -> Iterable[TopicPartition]:
         return self.writer.partitions
 
-    def epoch_of(self, producer_id: int) -> int:
-        """The newest epoch under which something of this producer id may be ended."""
-        return max(each.epoch for each in (self.identity, self.marker) if each and each.producer_id == producer_id)
-
     # -- showing ------------------------------------------------------------------------------------------------
 
     def describe(self) -> TransactionDescription:
