@@ -11,7 +11,7 @@ from penstock.pipeline.jobs.plots import bars, nice_ceiling, stacks
 
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_760_000_400_000
-EVIL = '<script>alert("x")</script>\x00&'
+EVIL = '<script>alert("x")</script>\x00\x1b[2J&'
 
 
 def a_report() -> Report:
@@ -80,6 +80,7 @@ def test_numbers_of_a_report_add_up():
     console = Console(width=200)
     with console.capture() as captured:
         console.print(a_report().table())
+    assert "\x1b[2J" not in captured.get() and "\x00" not in captured.get()
     assert "175 dead letters" in captured.get() and "orders/mail" in captured.get()
 
 

@@ -116,9 +116,9 @@ class Report:
             shown.add_column(name, justify="right")
         for count in self.counts:
             shown.add_row(
-                Text(count.reason),
-                Text(count.origin),
-                Text(count.letters),
+                _shown(count.reason),
+                _shown(count.origin),
+                _shown(count.letters),
                 f"{count.count:,}",
                 f"{count.bytes:,}",
                 when(count.first_ms),
@@ -133,13 +133,13 @@ class Report:
                 samples.add_column(name, overflow="fold")
             for sample in self.samples:
                 samples.add_row(
-                    Text(f"{sample.letters}-{sample.partition}@{sample.offset}"),
-                    Text(sample.reason),
-                    Text(sample.origin_view or sample.origin_topic),
+                    _shown(f"{sample.letters}-{sample.partition}@{sample.offset}"),
+                    _shown(sample.reason),
+                    _shown(sample.origin_view or sample.origin_topic),
                     when(sample.died_ms),
                     str(sample.attempts),
-                    Text(sample.key),
-                    Text(sample.value),
+                    _shown(sample.key),
+                    _shown(sample.value),
                 )
             parts.append(samples)
         return Group(*parts)
@@ -148,6 +148,11 @@ class Report:
         from penstock.pipeline.jobs.dead_letter_page import page
 
         return page(self)
+
+
+def _shown(text: str) -> Text:
+    """A letter must not steer the terminal that it is shown in."""
+    return Text("".join(char if char.isprintable() else "\ufffd" for char in text))
 
 
 def when(time_ms: int) -> str:
