@@ -163,7 +163,7 @@ def test_mirror_holds_until_it_loses_a_record(spark: SparkSession, server: Serve
 
 
 def test_bad_input_is_told_in_words(spark: SparkSession, server: Server, client: SyncClient, topic: str, tmp_path):
-    with pytest.raises(UnknownTopic, match="penstock topic list"):
+    with pytest.raises(UnknownTopic, match="there is no topic 'nowhere'"):
         audit.run(spark, AuditOptions(server=server.line, topic=topic, mirror="nowhere"))
     fill(client, topic, range(1))
     with pytest.raises(InvalidOption, match="cannot be read as a table"):

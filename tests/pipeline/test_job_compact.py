@@ -192,6 +192,11 @@ def test_what_cannot_be_swapped_is_refused_before_the_work(
     with pytest.raises(InvalidRequest, match="queue view"):
         compact.run(spark, CompactOptions(server=server.line, topic=topic))
     client.delete_queue(topic, "mail")
+    client.create_router(f"{topic}-router", "fanout")
+    client.bind(f"{topic}-router", topic)
+    with pytest.raises(InvalidRequest, match="router"):
+        compact.run(spark, CompactOptions(server=server.line, topic=topic))
+    client.delete_router(f"{topic}-router")
     client.create_topic(f"{topic}.compacting", 1)
     with pytest.raises(TopicExists, match="delete it"):
         compact.run(spark, CompactOptions(server=server.line, topic=topic))

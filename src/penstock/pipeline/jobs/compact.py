@@ -108,6 +108,9 @@ def _check(desk: Desk, topic: TopicFacts) -> None:
     if readers:
         address = f"{readers[0].topic}/{readers[0].name}"
         raise InvalidRequest(f"topic {topic.name!r} is read by the queue view {address!r}: delete that first")
+    for router in desk.ask(wire.ListRouters()).routers:
+        if topic.name == router.name or any(binding.to == topic.name for binding in router.bindings):
+            raise InvalidRequest(f"topic {topic.name!r} belongs to the router {router.name!r}: unbind it first")
     for group in desk.commits(topic.name):
         if desk.ask(wire.DescribeGroup(group)).members:
             raise GroupSubscribed(f"group {group!r} reads topic {topic.name!r}: stop its members first")

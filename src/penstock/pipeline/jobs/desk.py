@@ -68,9 +68,7 @@ class Desk:
     def topic(self, name: str) -> TopicFacts:
         found = self.find(name)
         if found is None:
-            raise UnknownTopic(
-                f"there is no topic {name!r} on this server; 'penstock topic list' shows those there are"
-            )
+            raise UnknownTopic(f"there is no topic {name!r} on this server")
         return found
 
     def names(self) -> list[str]:
