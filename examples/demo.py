@@ -42,6 +42,8 @@ READINGS_PER_S = 10
 SHOWN = 10
 START_S = 240.0  # Spark starts within seconds, on a busy machine within minutes
 STOP_S = 120.0
+# Ctrl-C is for the demo, which then stops the others in the right order.
+APART = "import os; os.setsid(); from penstock.__main__ import main; main()"
 COUNTRIES = ("NL", "DE", "FR", "BE", "ES")
 
 
@@ -209,7 +211,7 @@ def live_view(demo: Demo, shop: Shop, fridges: Fridges, console: Console) -> Abs
 def run(seconds: float, master: str, console: Console) -> int:
     home = Path(tempfile.mkdtemp(prefix="penstock-demo-"))
     try:
-        with Server(data=home / "data") as server:
+        with Server(data=home / "data", command=(sys.executable, "-c", APART)) as server:
             return show(server, home, seconds, master, console)
     finally:
         shutil.rmtree(home, ignore_errors=True)
