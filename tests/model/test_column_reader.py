@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.model.batch import CONTROL, LOG_APPEND_TIME, TRANSACTIONAL, check_batch, decode_batch, encode_batch
-from penstock.model.column_reader import HEADERS, KEY, OFFSET, TIMESTAMP, VALUE, Columns, read_columns
+from penstock.model.column_reader import HEADERS, KEY, OFFSET, TIMESTAMP, VALUE, Aborted, Columns, read_columns
 from penstock.model.errors import CorruptBatch
 from penstock.model.record import Headers, Record
 
@@ -133,8 +133,21 @@ def test_control_batches_and_aborted_transactions_are_left_out() -> None:
 
     batches = batch(0, 7) + batch(1, 8) + batch(2, 7) + batch(3, 7, TRANSACTIONAL | CONTROL)
     batches += batch(4, 7) + batch(5, 7, attributes=0)
-    columns = read_columns(bytes(batches), 0, 0, EVER, ALL, MANY, MANY, [(7, 0, 3), (9, 0, 9)])
+    columns = read_columns(bytes(batches), 0, 0, EVER, ALL, MANY, MANY, Aborted([(7, 0, 3), (9, 0, 9)]))
     assert [record.offset for record in records_of(columns)] == [1, 4, 5]
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(1, 9), st.integers(1, 9)), max_size=30))
+def test_aborted_ranges_are_found_by_producer_and_offset(gaps: list[tuple[int, int, int]]) -> None:
+    ranges, at = [], 0
+    for producer_id, gap, size in gaps:
+        ranges.append((producer_id, at + gap, at + gap + size - 1))
+        at += gap + size
+    aborted = Aborted(reversed(ranges))
+    for producer_id in range(5):
+        for offset in range(at + 2):
+            held = any(one == producer_id and first <= offset <= last for one, first, last in ranges)
+            assert aborted.holds(producer_id, offset) == held
 
 
 def test_nothing_is_read_beyond_the_end_and_nothing_of_it_is_opened() -> None:

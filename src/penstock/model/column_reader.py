@@ -13,7 +13,8 @@ decompress to, and only where they begin and end is written down, as an Arrow ar
     offsets    int64, little-endian, a row each; times likewise, in microseconds
 """
 
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final, final
 
 from mypy_extensions import i32, i64
@@ -37,7 +38,30 @@ HEADERS: Final[i64] = 16
 
 _MS_MAX: Final[i64] = 9_223_372_036_854_775  # what fits in 64 bits as microseconds
 
-Aborted = tuple[int, int, int]  # producer id, first offset, last offset
+
+@final
+class Aborted:
+    """Ranges of offsets in which what a producer wrote was aborted, however many there are."""
+
+    __slots__ = ("_firsts", "_lasts")
+
+    def __init__(self, ranges: Iterable[tuple[int, int, int]] = ()) -> None:
+        """Of (producer id, first offset, last offset); those of one producer do not overlap."""
+        self._firsts: dict[int, list[int]] = {}
+        self._lasts: dict[int, list[int]] = {}
+        for producer_id, first, last in sorted(ranges):
+            self._firsts.setdefault(producer_id, []).append(first)
+            self._lasts.setdefault(producer_id, []).append(last)
+
+    def holds(self, producer_id: i64, offset: i64) -> bool:
+        firsts = self._firsts.get(producer_id)
+        if firsts is None:
+            return False
+        place = bisect_right(firsts, offset) - 1
+        return place >= 0 and offset <= self._lasts[producer_id][place]
+
+
+NONE_ABORTED: Final = Aborted()
 
 
 @final
@@ -110,7 +134,7 @@ def read_columns(
     wanted: i64,
     max_rows: i64,
     max_bytes: i64,
-    aborted: Sequence[Aborted] = (),
+    aborted: Aborted = NONE_ABORTED,
 ) -> Columns:
     """The rows from `first_offset` on and before `end_offset` in whole batches back to back, from a position on.
 
@@ -132,7 +156,7 @@ def read_columns(
             break
         if header.end_offset <= first_offset or header.is_control or header.record_count == 0:
             continue
-        if aborted and header.is_transactional and _is_aborted(header, aborted):
+        if header.is_transactional and aborted.holds(header.producer_id, header.base_offset):
             continue
         if header.record_count > MAX_OPENED_RECORDS:
             raise CorruptBatch(f"a batch of {header.record_count} records; at most {MAX_OPENED_RECORDS} are opened")
@@ -162,13 +186,6 @@ def read_columns(
     if wanted & HEADERS:
         write_i32_le(columns.header_counts, i32(columns.header_rows))
     return columns
-
-
-def _is_aborted(header: BatchHeader, aborted: Sequence[Aborted]) -> bool:
-    for producer_id, first, last in aborted:
-        if header.producer_id == producer_id and first <= header.base_offset <= last:
-            return True
-    return False
 
 
 def _read_rows(

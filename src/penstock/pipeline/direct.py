@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from typing import Final
 
 from penstock.model.batch import HEADER_BYTES, LENGTH_END, whole_batches
+from penstock.model.column_reader import NONE_ABORTED, Aborted
 from penstock.model.errors import CorruptBatch, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from penstock.pipeline.errors import InvalidOption
 from penstock.pipeline.link import Link
@@ -20,8 +21,6 @@ from penstock.wire.native.messages import LocateLog, LogFile, LogLocation
 
 READ_BYTES: Final = 4 << 20
 OPEN_FILES_MAX: Final = 64  # of a range; what lies in further ones is located again
-
-Aborted = Sequence[tuple[int, int, int]]
 
 
 class Unreadable(Exception):
@@ -40,7 +39,7 @@ def direct_range(options: SourceOptions, link: Link, part: Range) -> Iterator[tu
     at = part.start
     while at < part.end:
         location = _located(link, Range(part.topic, part.partition, at, part.end))
-        aborted = location.aborted if options.committed else ()
+        aborted = Aborted(location.aborted) if options.committed else NONE_ABORTED
         files = location.files[:OPEN_FILES_MAX]
         begun = at
         for piece, begin, after in _pieces(files, at, part.end):

@@ -14,7 +14,7 @@ from penstock.client.blocking import BlockingConnection
 from penstock.client.errors import Disconnected, Unreachable
 from penstock.client.session import pause_s
 from penstock.model import column_reader
-from penstock.model.column_reader import Columns, read_columns
+from penstock.model.column_reader import NONE_ABORTED, Aborted, Columns, read_columns
 from penstock.model.errors import CorruptBatch, OffsetOutOfRange, PenstockError, StorageFailed, TimedOut, UnknownTopic
 from penstock.pipeline import arrow
 from penstock.pipeline.decoding import CORRUPT, Decoded, Decoder, corrupt_column
@@ -136,7 +136,7 @@ def read_range(options: SourceOptions, assembler: Assembler, part: Range) -> Ite
 
 
 def open_batches(
-    assembler: Assembler, part: Range, batches: bytes, at: int, aborted: Sequence[tuple[int, int, int]] = ()
+    assembler: Assembler, part: Range, batches: bytes, at: int, aborted: Aborted = NONE_ABORTED
 ) -> Iterator[pa.RecordBatch]:
     """What these bytes hold of the range from the offset `at` on."""
     position = 0
