@@ -6,6 +6,7 @@ or by Ctrl-C. A minute of the shop takes two seconds here, so that revenue per m
 
 import argparse
 import http.client
+import itertools
 import json
 import os
 import random
@@ -54,6 +55,7 @@ class Shop:
         self._address = address
         self._opened = datetime.now(UTC).replace(second=0, microsecond=0)
         self._began = time.monotonic()
+        self._numbers = itertools.count(1)
         self.orders = 0
         self.revenue: dict[datetime, float] = {}
 
@@ -78,7 +80,7 @@ class Shop:
         passed = timedelta(minutes=(time.monotonic() - self._began) / MINUTE_S)
         amount = float(random.randint(1, 150) if random.random() < 0.98 else random.randint(150, 250))
         at = (self._opened + passed).isoformat(timespec="seconds")
-        return {"order_id": self.orders + 1, "country": random.choice(COUNTRIES), "amount": amount, "at": at}
+        return {"order_id": next(self._numbers), "country": random.choice(COUNTRIES), "amount": amount, "at": at}
 
 
 class Fridges:

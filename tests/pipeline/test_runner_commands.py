@@ -27,10 +27,10 @@ def command(spark: SparkSession, server: Server, tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(spark, "stop", lambda: None)
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments: str, code: int = 0) -> str:
+    def run(*arguments: str, code: int = 0, stderr: bool = False) -> str:
         result = CliRunner().invoke(app, ["pipeline", *arguments, "--server", server.line])
         assert result.exit_code == code, result.output
-        return result.stdout
+        return result.stderr if stderr else result.stdout
 
     return run
 
@@ -101,3 +101,16 @@ def test_a_topic_is_compacted_and_dead_letters_are_reported(
         json.loads(command("dead-letters", "--redrive", "--dry-run", "--reason", "nothing like it", "--json"))["count"]
         == 0
     )
+
+
+def test_a_file_that_fails_is_one_sentence_on_standard_error(command: Command, topic: str, tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text(
+        "def pipeline(spark, server, checkpoint):\n"
+        f"    reader = spark.readStream.format('penstock').option('server', server).option('topics', '{topic}')\n"
+        "    return reader.load().writeStream.format('noop').option('checkpointLocation', checkpoint).start()\n"
+    )
+    error = command("run", "odd.py", code=1, stderr=True)
+    assert error.startswith(f"penstock: odd failed: there is no topic '{topic}'")
+    assert len(error.splitlines()) == 1
+    asked = command("run", "odd.py", "--once", code=1, stderr=True)
+    assert "let odd.py have 'def pipeline(spark, trigger)'" in asked
