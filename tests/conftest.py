@@ -11,14 +11,27 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from penstock.testing.server import Server
 from servers import StartServer, make_server, unique_name
 
 # The client tests' helpers (`story`, `members`) serve the fault tests too.
 sys.path.insert(0, str(Path(__file__).with_name("clients")))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
+    """With `--dist loadgroup` one worker runs all that Spark is needed for, so that there is one session of it."""
+    return OneSpark(config, log) if config.getvalue("dist") == "loadgroup" else None
+
+
+class OneSpark(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return "spark" if nodeid.startswith(("tests/pipeline/", "tests/cli/test_cli_pipeline_runs")) else nodeid
 
 
 @pytest.fixture(scope="session")

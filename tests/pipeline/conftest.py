@@ -1,7 +1,7 @@
 """One Spark session for all tests of a process, ended with it.
 
-A session is a Java process of a gigabyte that takes seconds to start. Every test of this folder that uses it belongs to
-one group, so that of several test processes only one starts one.
+A session is a Java process of a gigabyte that takes seconds to start. `tests/conftest.py` sees to it that of several
+test processes only one runs the tests of this folder.
 """
 
 import os
@@ -19,12 +19,6 @@ HERE = Path(__file__).parent
 CLASS_ARCHIVE = HERE.parents[1] / ".make" / "spark-classes.jsa"
 CONNECTOR_JARS = HERE.parents[1] / ".make" / "jars-spark-kafka"  # Spark's own Kafka connector
 STOP_WITHIN_S = 30.0
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if HERE in item.path.parents and "spark" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("spark"))
 
 
 @pytest.fixture(scope="session")
