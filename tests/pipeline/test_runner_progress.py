@@ -97,6 +97,16 @@ def test_rates_that_are_no_numbers_are_none() -> None:
     assert Meter(query).read().rows_per_s == 0.0
 
 
+def test_a_connect_session_tells_numbers_of_its_sources_only() -> None:
+    query = FakeQuery()
+    told = report(0, 0)
+    told |= {"numInputRows": None, "processedRowsPerSecond": None}
+    told["sources"] = [{"numInputRows": 30, "processedRowsPerSecond": 7.5}, {"numInputRows": 3}]
+    query.recentProgress = [told]
+    reading = Meter(query).read()
+    assert (reading.rows, reading.rows_per_s, reading.state) == (33, 7.5, "running")
+
+
 def test_several_queries_are_summed_for_one_line() -> None:
     one = Reading("a", "running", batch=3, batches=3, rows=30, rows_per_s=1.5, lag=4, duration_ms=10)
     other = Reading("b", "idle", batch=9, batches=9, rows=70, rows_per_s=0.0, lag=None, duration_ms=90)

@@ -76,7 +76,7 @@ class Meter:
         for report in reports:
             if report is not None and _place(report) > self._seen:
                 self._seen = _place(report)
-                self._had_rows = bool(report.get("numInputRows"))
+                self._had_rows = bool(_total(report, "numInputRows"))
                 self.reading = counted(self.reading, report)
 
     def _judge(self, stopping: bool) -> None:
@@ -99,7 +99,7 @@ class Meter:
 
 def counted(reading: Reading, report: Told) -> Reading:
     """The reading with one more report of Spark's."""
-    rows = int(report.get("numInputRows") or 0)
+    rows = int(_total(report, "numInputRows"))
     states = report.get("stateOperators") or []
     return Reading(
         query=reading.query,
@@ -107,12 +107,19 @@ def counted(reading: Reading, report: Told) -> Reading:
         batch=report["batchId"],
         batches=reading.batches + (rows > 0),
         rows=reading.rows + rows,
-        rows_per_s=_number(report.get("processedRowsPerSecond")),
+        rows_per_s=_total(report, "processedRowsPerSecond"),
         lag=lag_of(report),
         duration_ms=int((report.get("durationMs") or {}).get("triggerExecution") or report.get("batchDuration") or 0),
         state_rows=sum(int(one.get("numRowsTotal") or 0) for one in states) if states else None,
         message=reading.message,
     )
+
+
+def _total(report: Told, name: str) -> float:
+    """Of the whole query; a Connect session tells it of its sources only."""
+    if report.get(name) is not None:
+        return _number(report[name])
+    return round(sum(_number(source.get(name)) for source in report.get("sources") or []), 1)
 
 
 def lag_of(report: Told) -> int | None:
