@@ -18,7 +18,7 @@ from bench.loads import doors, queues, spark
 from bench.loads.lifecycle import cold_start
 from bench.loads.many_topics import many_topics
 from bench.loads.memory import memory
-from bench.loads.spark import READERS, WRITERS, SparkBench
+from bench.loads.spark import FORMATS, READERS, WRITERS, SparkBench
 from bench.loads.throughput import latency, throughput
 from bench.peers import Peer, QueuePeer, Server, redis
 from bench.peers.kafka import Kafka
@@ -172,6 +172,13 @@ def run_spark(plan: Plan, directory: Path | None, results: Results, wanted: tupl
                 for writer in rotated(list(WRITERS), repetition):
                     numbers = bench.write_batch(writer, size_bytes=size_bytes, partitions=8, count=count)
                     note(results, f"spark sink {size_bytes} B x 8", writer, numbers)
+        for format_name in FORMATS:
+            note(
+                results,
+                f"spark backfill {format_name}",
+                "penstock",
+                bench.backfill(format_name, count=plan.backfill_rows),
+            )
 
 
 @contextlib.contextmanager

@@ -31,6 +31,7 @@ class Plan:
     backlog_count: int
     spark_rows: dict[int, int]  # by message size
     spark_repetitions: int
+    backfill_rows: int
 
 
 QUICK = Plan(
@@ -55,6 +56,7 @@ QUICK = Plan(
     backlog_count=100_000,
     spark_rows={100: 1_000_000, 1000: 200_000},
     spark_repetitions=2,
+    backfill_rows=1_000_000,
 )
 FULL = Plan(
     "full",
@@ -78,4 +80,5 @@ FULL = Plan(
     backlog_count=1_000_000,
     spark_rows={100: 4_000_000, 1000: 800_000},
     spark_repetitions=3,
+    backfill_rows=10_000_000,
 )

@@ -200,5 +200,21 @@ SPARK_SECTIONS = [
         "Penstock's exactly-once. Servers acknowledge when the operating system has the data, and share the two cores "
         "with Spark.",
     ),
+    Section(
+        "A topic of JSON into a table, exactly once",
+        [
+            (f"spark backfill {name}", number, f"{name}, {words}", unit)
+            for name in ("parquet", "delta", "iceberg")
+            for number, words, unit in (
+                ("rows_s", "rows", "rows/s"),
+                ("batches", "micro-batches", "count"),
+                ("peak_mb", "most memory of Spark's processes, the driver and its Java included", "MB"),
+            )
+        ],
+        base=None,
+        peers=("penstock",),
+        note="The whole job: the schema is inferred, values are decoded, files are written, synced and published. "
+        "Afterwards the table's rows are counted.",
+    ),
 ]
 SECTIONS = KAFKA_SECTIONS + QUEUE_SECTIONS + SPARK_SECTIONS

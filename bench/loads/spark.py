@@ -22,12 +22,15 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from bench.peers.kafka import ROOT, Kafka
 from bench.peers.penstock import Penstock
+from bench.peers.process import PeakMemory
 
 READERS = ("connector-kafka", "connector-penstock", "penstock", "penstock-direct")
 WRITERS = ("connector-kafka", "connector-penstock", "penstock")
+FORMATS = ("parquet", "delta", "iceberg")
 CORES = 2
 JARS = ROOT / ".make" / "jars-spark-kafka"
 KEY_BYTES = 8
+BACKFILL_RECORDS_PER_BATCH = 1_000_000
 
 
 def describe() -> str:
@@ -41,6 +44,7 @@ class SparkBench:
         self._penstock = penstock
         self._spark = _session()
         self._checkpoints = Path(tempfile.mkdtemp(prefix="penstock-bench-spark-"))
+        self._filled: set[str] = set()
 
     def close(self) -> None:
         self._spark.stop()
@@ -113,6 +117,36 @@ class SparkBench:
         assert found == count, f"{writer} wrote {found} rows of {count}"
         return {"rows_s": count / took_s}
 
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    def backfill(self, format_name: str, *, count: int) -> dict[str, float]:
+        """A topic of JSON into a table, exactly once, and the most memory that all of Spark's processes took."""
+        from penstock.pipeline.jobs import table
+        from penstock.pipeline.tables import open_table
+
+        topic = f"bench-backfill-{count}"
+        if topic not in self._filled:
+            _fill(self._penstock.kafka, topic, size_bytes=100, partitions=8, count=count, value_of=_json_value)
+            self._filled.add(topic)
+        home = self._checkpoints / uuid.uuid4().hex
+        options = table.TableOptions(
+            server=self._penstock.address,
+            topics=[topic],
+            target=str(home / "bench" / "table"),
+            checkpoint=str(home / "checkpoint"),
+            format=format_name,
+            max_records_per_trigger=BACKFILL_RECORDS_PER_BATCH,
+        )
+        started = time.monotonic()
+        with PeakMemory(self._spark.sparkContext._gateway.proc.pid) as memory:
+            result = table.run(self._spark, options)
+        took_s = time.monotonic() - started
+        assert result.rows == count, f"{result.rows} rows of {count}"
+        rows = open_table(format_name, options.target).read(["id"]).num_rows
+        assert rows == count, f"the table has {rows} rows of {count}"
+        shutil.rmtree(home)
+        return {"rows_s": count / took_s, "peak_mb": memory.peak_bytes / 1e6, "batches": float(result.batches)}
+
     def _bootstrap(self, name: str) -> str:
         return self._kafka.kafka if name == "connector-kafka" else self._penstock.kafka
 
@@ -135,7 +169,24 @@ def _create(bootstrap: str, topic: str, partitions: int) -> None:
         future.result(30)
 
 
-def _fill(bootstrap: str, topic: str, *, size_bytes: int, partitions: int, count: int) -> None:
+def _plain_value(number: int, size_bytes: int) -> bytes:
+    return (b"%08d" % number).ljust(size_bytes, b"x")
+
+
+def _json_value(number: int, size_bytes: int) -> bytes:
+    text = b'{"id":%d,"name":"' % number
+    return text + b"x" * (size_bytes - len(text) - 2) + b'"}'
+
+
+def _fill(
+    bootstrap: str,
+    topic: str,
+    *,
+    size_bytes: int,
+    partitions: int,
+    count: int,
+    value_of: Callable[[int, int], bytes] = _plain_value,
+) -> None:
     _create(bootstrap, topic, partitions)
     producer = confluent_kafka.Producer(
         {
@@ -146,12 +197,11 @@ def _fill(bootstrap: str, topic: str, *, size_bytes: int, partitions: int, count
             "queue.buffering.max.messages": 200_000,
         }
     )
-    value = b"x" * (size_bytes - KEY_BYTES)
     for number in range(count):
-        key = b"%08d" % number
+        key, value = b"%08d" % number, value_of(number, size_bytes)
         while True:
             try:
-                producer.produce(topic, key + value, key, partition=number % partitions)
+                producer.produce(topic, value, key, partition=number % partitions)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -1,10 +1,12 @@
 """A peer that is one process of somebody else's server: started on a free port, weighed, and ended by its own id."""
 
+import os
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -91,3 +93,27 @@ def asked(port: int, question: bytes, timeout_s: float = 5.0) -> bytes:
             return connection.recv(4096)
     except OSError:
         return b""
+
+
+class PeakMemory:
+    """The most that this process, and another with everything it started, had resident together while watched."""
+
+    def __init__(self, pid: int, every_s: float = 0.25) -> None:
+        self._pid = pid
+        self._every_s = every_s
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.peak_bytes = 0
+
+    def __enter__(self) -> "PeakMemory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._every_s):
+            pids = {os.getpid(), *process_tree(self._pid)}
+            self.peak_bytes = max(self.peak_bytes, sum(map(process_rss_bytes, pids)))
