@@ -224,6 +224,7 @@ class Server:
             id_expiration_ms=settings.transactional_id_expiration_ms,
             max_ids=settings.max_transactional_ids,
             max_steps=settings.max_steps,
+            step_expiration_ms=settings.step_expiration_ms,
             step_max_timeout_ms=settings.step_max_timeout_ms,
         )
 

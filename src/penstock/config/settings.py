@@ -114,7 +114,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     step_max_timeout_ms: Annotated[
         int, Duration(1), "Longest silence a named step may ask for; what it has open is aborted after its own."
     ] = 86_400_000
-    max_steps: Annotated[int, Count(1, INT32_MAX), "Names of steps the server will keep."] = 10_000
+    step_expiration_ms: Annotated[
+        int, Duration(60_000), "A name of steps under which nothing was committed for so long is forgotten."
+    ] = 2_592_000_000
+    max_steps: Annotated[
+        int,
+        Count(1, INT32_MAX),
+        "Names of steps the server will keep: 2 KB of memory each, and 300 bytes more for each commit it remembers.",
+    ] = 100_000
 
     # -- Server
     node_id: Annotated[int, Count(0, INT32_MAX), "Number of this server, as clients see it."] = 0

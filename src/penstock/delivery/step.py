@@ -9,6 +9,9 @@
     the newest 100
     older              StepForgotten        StepForgotten                                nothing
 
+A name under which nothing was committed for `step_expiration_ms`, and nothing is open, is forgotten with all its
+epochs: whoever asks then is the first.
+
 The fact that an epoch is done names the writers that count; it is the commit. From then on the end is only carried
 through. A writer that is aborted is recorded as such before its first marker is written, so that no later commit can
 count it. Producer ids are never used twice: markers may be written again after a crash, and touch nothing else.
@@ -60,6 +63,8 @@ MAX_PLACES = 200_000  # partitions and groups of all writers: each is to be ende
 
 
 class Step(StepRecord):
+    __slots__ = ()
+
     # -- writers ------------------------------------------------------------------------------------------------
 
     def open(
@@ -104,8 +109,7 @@ class Step(StepRecord):
             )
         if len(self.writers) >= MAX_WRITERS:
             raise LimitReached(f"a step may have {MAX_WRITERS} writers at once")
-        if self._forgetting:
-            raise ConcurrentTransactions(f"step {self.name!r} is being forgotten: try again")
+        self._check_known()
 
     def covers(self, now: Moment, identity: ProducerIdentity, place: Place) -> bool:
         """Whether the place is known to be part of the step; raises unless the writer may write now."""
@@ -183,8 +187,7 @@ class Step(StepRecord):
             raise InvalidRequest(f"an epoch is a number from 0 on, not {epoch}")
         if len(mark) > MARK_MAX_CHARS:
             raise InvalidRequest(f"a step's mark may have {MARK_MAX_CHARS} characters")
-        if self._forgetting:
-            raise ConcurrentTransactions(f"step {self.name!r} is being forgotten: try again")
+        self._check_known()
         done = self.find_done(epoch)
         if done is not None:
             if done.mark != mark:
@@ -270,13 +273,18 @@ class Step(StepRecord):
 
     def _forget_if_ended(self, decision: Decision) -> None:
         if self._forgetting and not self._endings:
-            keys = [DoneKey(self.name, epoch) for epoch in self.done]
-            self.done.clear()
-            if keys:
-                self._tell(decision, keys)
+            self._forget_all(decision)
             for ticket in self._forgetting:
                 decision.reply(ticket, None)
             self._forgetting.clear()
+
+    def _forget_all(self, decision: Decision) -> None:
+        """Oldest first: if a crash keeps some, they are the newest, and what is older is known to be over."""
+        keys = [DoneKey(self.name, epoch) for epoch in self.done]
+        self.done.clear()
+        if keys:
+            self._fading = True
+            self._tell(decision, keys)
 
     # -- endings ------------------------------------------------------------------------------------------------
 
@@ -325,7 +333,15 @@ class Step(StepRecord):
             return decision
         for epoch in [epoch for epoch, heard in self._heard.items() if heard.silent_ms <= now.monotonic_ms]:
             self._abort(decision, epoch)
+        if self._expires_in_ms(now) == 0:
+            self._forget_all(decision)
         return decision
+
+    def _expires_in_ms(self, now: Moment) -> int | None:
+        if not self.done or self.writers or self._endings or self._untold or self._turns or self._forgetting:
+            return None
+        newest = self.done[self.newest]
+        return max(0, newest.committed_ms + self.settings.step_expiration_ms - now.wall_ms)
 
     def _try_again(self, now: Moment, decision: Decision) -> None:
         waiting = [ending for ending in self._endings.values() if not ending.running]
@@ -344,4 +360,7 @@ class Step(StepRecord):
         deadlines = [heard.silent_ms for heard in self._heard.values()]
         if self._retry.at_ms is not None:
             deadlines.append(self._retry.at_ms)
+        expires_in_ms = self._expires_in_ms(now)
+        if expires_in_ms is not None:
+            deadlines.append(now.monotonic_ms + expires_in_ms)
         return min(deadlines, default=None)

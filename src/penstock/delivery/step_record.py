@@ -86,6 +86,11 @@ class StepEnding(Ending):
 
 
 class StepRecord:
+    __slots__ = (
+        "_endings", "_fading", "_forgetting", "_heard", "_places", "_retry", "_telling", "_tokens", "_turns", "_untold",
+        "done", "name", "settings", "writers",
+    )  # fmt: skip
+
     def __init__(self, name: str, settings: TransactionSettings) -> None:
         self.name = name
         self.settings = settings
@@ -94,9 +99,11 @@ class StepRecord:
         self._endings: dict[int, StepEnding] = {}
         self._heard: dict[int, Heard] = {}  # by epoch
         self._forgetting: list[int] = []  # tickets
+        self._fading = False  # all commits are forgotten, and that is not durable yet
         self._tokens = 0
         self._places = 0  # at least as many as all writers have
-        self._turns: deque[list[StepEnding]] = deque()  # per decision on its way: what begins when it is durable
+        # Per decision on its way: what begins when it is durable. There are many names that rest, so none has a deque.
+        self._turns: deque[list[StepEnding]] | None = None
         self._telling: Decision | None = None  # the newest of them
         self._untold: dict[Key, None] = {}  # could not be stored
         self._retry = Retry(settings.retry_ms, settings.max_retry_ms)
@@ -115,6 +122,11 @@ class StepRecord:
                 f"epoch {epoch} is not among them"
             )
         return done
+
+    def _check_known(self) -> None:
+        """Nothing begins anew before what was is gone for good: a crash would bring some of the old epochs back."""
+        if self._forgetting or self._fading:
+            raise ConcurrentTransactions(f"step {self.name!r} is being forgotten: try again")
 
     def _is_open(self, writer: StepWriter) -> bool:
         return not writer.aborting and writer.epoch > self.newest
@@ -139,7 +151,10 @@ class StepRecord:
         """Tell what is true of these keys; the endings begin when that is durable."""
         if self._telling is not decision:
             self._telling = decision
+            if self._turns is None:
+                self._turns = deque()
             self._turns.append([])
+        assert self._turns is not None
         self._turns[-1].extend(endings)
         for key in keys:
             self._untold.pop(key, None)
@@ -155,19 +170,28 @@ class StepRecord:
         for ending in endings:
             ending.run(decision)
 
+    def _next_turn(self) -> list[StepEnding]:
+        assert self._turns is not None
+        begins = self._turns.popleft()
+        if not self._turns:
+            self._turns = self._telling = None
+        return begins
+
     def recorded(self, now: Moment, facts: Sequence[Fact]) -> None:
-        for ending in self._turns.popleft():
+        for ending in self._next_turn():
             ending.begun = True
         for fact in facts:
             writer = self._writer_of(fact)
             if writer is not None and fact.value is not None:
                 writer.recorded()
+        if not self._untold and not self._turns:
+            self._fading = False
         if not self._untold and all(ending.running for ending in self._endings.values()):
             self._retry.succeeded()
 
     def unrecorded(self, now: Moment, facts: Sequence[Fact]) -> Decision:
         decision = Decision()
-        for ending in self._turns.popleft():
+        for ending in self._next_turn():
             ending.running = False
             disappoint(ending, decision, "the end of the step could not be recorded: try again")
         for fact in facts:

@@ -35,7 +35,8 @@ class TransactionSettings:
     max_timeout_ms: int = 900_000
     id_expiration_ms: int = 7 * 24 * 3600 * 1000  # an id that nobody used for so long is forgotten
     max_ids: int = 100_000
-    max_steps: int = 10_000
+    max_steps: int = 100_000
+    step_expiration_ms: int = 30 * 24 * 3600 * 1000  # a name that nobody committed under for so long is forgotten
     step_max_timeout_ms: int = 24 * 3600 * 1000
     retry_ms: int = 100  # what could not be stored is tried again after so long, then twice as long, and so on
     max_retry_ms: int = 5_000
