@@ -75,6 +75,8 @@ class BatchSink(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         commit_step(self._options, self._application, self._options.epoch, messages, "")
+        if self._options.application is None:
+            forget_step(self._options, self._application)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         abort_step(self._options, self._application, self._options.epoch)
@@ -234,6 +236,16 @@ def commit_step(
                 "query again, and it repeats the batch. If batches outlast the step's time-out, raise stepTimeout."
             ) from None
     return done.count > 0
+
+
+def forget_step(options: SinkOptions, application: str) -> None:
+    """After the commit of a name that nobody will ever use again."""
+    try:
+        with Link(options.server, timeout_s=options.timeout_s, client=f"penstock-sink {application}") as link:
+            ask_patiently(link, wire.ForgetStep(application), options.timeout_s)
+    except PenstockError as error:
+        # The rows are there. The broker forgets the name by itself, in its time.
+        log.warning("the name %r could not be forgotten now: %s", application, error)
 
 
 def abort_step(options: SinkOptions, application: str, epoch: int) -> None:

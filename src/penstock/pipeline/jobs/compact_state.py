@@ -3,9 +3,10 @@
     nothing   no compaction is under way; a topic of the work topic's name is somebody else's
     begun     the work topic is about to be made, or is there and empty
     writing   the work topic has this id; until the swap, which gives both topics new ones
-    done      as nothing
+    done      as nothing, and noted as nothing: the name is forgotten
 
-Each is one mark of the step `compact:<topic>`, under the next epoch: a note is there wholly or not at all.
+Each is one mark of the step `compact:<topic>`, under the next epoch: a note is there wholly or not at all. The server
+forgets a note that is older than its step_expiration_ms; then the work topic of an attempt that died is somebody else's.
 """
 
 import json
@@ -41,6 +42,9 @@ def read_state(desk: Desk, topic: str) -> State:
 
 
 def write_state(desk: Desk, topic: str, state: State) -> None:
+    if state.stage == DONE:
+        forget(desk, note_step(topic))
+        return
     marks = marks_of(desk, note_step(topic))
     epoch = marks[-1][0] + 1 if marks else 0
     desk.ask(wire.CommitStep(note_step(topic), epoch, [], json.dumps(asdict(state), separators=(",", ":"))))

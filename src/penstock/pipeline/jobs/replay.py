@@ -92,10 +92,17 @@ def run(spark: "SparkSession", options: ReplayOptions, *, on_progress: OnProgres
                 f"a run {options.run!r} was begun with other options, and wrote {done[-1][1]['rows']:,} records or "
                 "more; give this one another name"
             )
-        if done and done[-1][1]["to"] == WHOLE:
-            return ReplayResult(options.run, options.into, 0, True, True, 0, time.monotonic() - began_s)
         note = f"{_step(options)}:plan"
+        if done and done[-1][1]["to"] == WHOLE:
+            forget(desk, note)  # whoever came to the end may not have come to this
+            return ReplayResult(options.run, options.into, 0, True, True, 0, time.monotonic() - began_s)
         noted = read_note(desk, note)
+        if done and noted is None:
+            raise InvalidOption(
+                f"the run {options.run!r} wrote {done[-1][1]['rows']:,} records or more and was begun so long ago that "
+                "the server has forgotten which offsets it set out to copy (step_expiration_ms), so it cannot go on; "
+                "nothing was written now. Give what is left another name and starting offsets, or begin anew elsewhere"
+            )
         plan = Plan.of_note(noted) if noted is not None else source.plan(desk)
         if plan.source != _source(options):
             raise InvalidOption(
