@@ -6,7 +6,7 @@
     done      as nothing, and noted as nothing: the name is forgotten
 
 Each is one mark of the step `compact:<topic>`, under the next epoch: a note is there wholly or not at all. The server
-forgets a note that is older than its step_expiration_ms; then the work topic of an attempt that died is somebody else's.
+forgets a note older than its step_expiration_ms; then the work topic of an attempt that died is somebody else's.
 """
 
 import json
