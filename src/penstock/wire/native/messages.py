@@ -231,8 +231,8 @@ class Published(Message):
 
 
 class OpenWriter(Message):
-    """A writer of the step (name, epoch). What it publishes, in transactional batches under the producer id it is given,
-    nobody sees until the step is committed and the commit names it.
+    """A writer of the step (name, epoch). What it publishes, in transactional batches under the producer id that it is
+    given, nobody sees until the step is committed and the commit names it.
     """
 
     KIND: ClassVar[int] = 0x24
