@@ -369,11 +369,11 @@ async def test_what_is_held_is_seen_when_it_is_let_go(house) -> None:
     seen: list[int] = []
     partition.watch(lambda _, size: seen.append(size), stable=True)
     await send(partition, (7, 0, 0), b"a")
-    partition.hold()
+    partition.hold("one", 7)
     await end(partition, 7, 0, True)
     await put(partition, batch_of(b"behind"))
     assert (partition.stable_end, partition.durable_end, seen) == (0, 3, [])
-    partition.let_go()
+    partition.tell_stable(partition.let_go("one"))
     assert (partition.stable_end, len(seen)) == (3, 1)
     assert await committed(partition) == [b"a", b"behind"]
 

@@ -2,7 +2,8 @@
 
 The tasks of an ending are tried side by side, a bounded number at a time. What could not be done is reported, and asked
 for again. What there is nothing left of, a deleted topic for one, is done. A commit is shown when all of its markers
-are durable: until then every partition of it keeps its stable end, so nobody sees it in one and not yet in another.
+were tried: until then the stable end of every partition stays before it, so nobody sees it in one and not yet in
+another. If some could not be written, the others are shown all the same: a partition that fails holds up no other.
 """
 
 import asyncio
@@ -49,19 +50,23 @@ class _Run:
         self.waiting = list(reversed(tasks))
         self.missing = 0
         self.left: list[Task] = []
-        self.held: list[Partition] = []
+        self.held: dict[Partition, None] = {}
         self.report = report
 
     def end(self, partition: Partition, mark: Mark) -> asyncio.Future[None]:
-        if mark.commit:
-            partition.hold()
-            self.held.append(partition)
+        if mark.commit and partition.hold(self, mark.producer_id):
+            self.held[partition] = None
         return _end(partition, mark)
 
     def show(self) -> None:
-        held, self.held = self.held, []
-        for partition in held:
-            partition.let_go()
+        """In all partitions, and only then is anybody told who may look at several."""
+        freed = [(partition, partition.let_go(self)) for partition in self.held]
+        self.held.clear()
+        for partition, stable_bytes in freed:
+            try:
+                partition.tell_stable(stable_bytes)
+            except Exception:  # somebody's reader; the ending goes on
+                _log.exception("a reader of %s could not be told what is new", partition.stream)
 
 
 class Concluder:
@@ -97,7 +102,7 @@ class Concluder:
             run.missing += 1
             try:
                 done = self._try(run, task)
-            except PenstockError as error:
+            except Exception as error:  # whatever it is: a run that never ends would hold its partitions for ever
                 self._note(run, task, error)
             else:
                 done.add_done_callback(partial(self._landed, run, task))
@@ -120,7 +125,10 @@ class Concluder:
             run.left.append(task)
             if not self._failing and not self._stopped:
                 self._failing = True  # once, not for every retry
-                _log.warning("a transaction cannot be ended yet, it is tried again: %s: %s", task, error)
+                unforeseen = None if isinstance(error, PenstockError | asyncio.CancelledError) else error
+                _log.warning(
+                    "a transaction cannot be ended yet, it is tried again: %s: %s", task, error, exc_info=unforeseen
+                )
         elif self._failing and error is None:
             self._failing = False
             _log.info("transactions can be ended again")

@@ -19,6 +19,7 @@ from penstock.model.errors import InvalidRequest, LimitReached
 
 NAME_MAX_CHARS = 32_767  # what a string of Kafka's protocol can hold
 STEP_NAME_MAX_CHARS = 1_024
+MAX_STEP_WRITERS = 200_000  # of all steps, open or being ended
 
 _TRANSACTION, _STEP, _ORPHANS = "transaction:", "step:", "orphans:"
 
@@ -96,6 +97,10 @@ class TransactionHost(Host[Owner]):
         if len(self.steps) >= self.settings.max_steps:
             raise LimitReached(f"the server keeps at most {self.settings.max_steps} named steps (max_steps)")
         return self._add_step(name)
+
+    def check_writers(self) -> None:
+        if len(self.owners) >= self.settings.max_ids + MAX_STEP_WRITERS:
+            raise LimitReached(f"the server keeps at most {MAX_STEP_WRITERS} writers of steps")
 
     def _add_transaction(self, name: str) -> Owner:
         owner = self.transactions[name] = Owner(Transaction(name, self.settings))
@@ -183,12 +188,13 @@ class TransactionHost(Host[Owner]):
             self.alarms.set(_ORPHANS, self.now.monotonic_ms + self.settings.max_retry_ms)
 
     def has_topic(self, topic: str) -> bool:
-        return any(
-            partition.topic == topic
-            for owner in (*self.transactions.values(), *self.steps.values())
-            for partition in owner.machine.partitions()
-        )
+        return any(partition.topic == topic for owner in self._writing for partition in owner.machine.partitions())
 
     def forget_topic(self, topic: str) -> None:
-        for owner in [*self.transactions.values(), *self.steps.values()]:
+        for owner in self._writing:
             owner.machine.forget_topic(topic)
+
+    @property
+    def _writing(self) -> set[Owner]:
+        """Those who may have written somewhere. Most names of steps rest, and have no producer."""
+        return set(self.owners.values())

@@ -26,6 +26,7 @@ class StepVerbs(TransactionShell):
     def _open(
         self, name: str, epoch: int, label: str, timeout_ms: int, new_id: int, groups: Collection[str] = ()
     ) -> asyncio.Future[Opened]:
+        self._host.check_writers()
         owner = self._host.admit_step(name)
         open_one = owner.machine.open
         opened = self._ask(

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from penstock.log import retention
 from penstock.log.committed import committed_only, opened
+from penstock.log.holds import Holds
 from penstock.log.producers import Producers, Written
 from penstock.log.replay import make_checkpoint, replay
 from penstock.log.settings import TopicSettings
@@ -123,7 +124,7 @@ class Partition:
         self._checkpoint_offset = -1
         self._checkpoint_bytes = 0
         self._held_bytes = 0  # durable, and not yet counted as stable
-        self._holds = 0  # who keeps stable_end where it is
+        self._holds = Holds()
         self.rewinds = 0  # how many times offsets were taken back
         self._failing = False
         # One entry per reader that waits here, and whether for what is stable; each is bounded by its connection.
@@ -203,7 +204,7 @@ class Partition:
             self._rewind(rewinds, failure)
         else:
             self.durable_end = end_offset
-            if self.transactions.first_open == NEVER and not self._holds:
+            if self.transactions.first_open == NEVER and self._holds.first == NEVER:
                 self.stable_end = end_offset
             else:
                 stable_bytes = self._stabilise(size_bytes)
@@ -234,16 +235,22 @@ class Partition:
 
     def _stable_now(self) -> int:
         # Whoever deletes records may delete those of an open transaction: what is left begins where the log does.
-        stable_end = min(self.durable_end, max(self.start_offset, self.transactions.first_open))
-        return max(self.start_offset, min(stable_end, self.stable_end)) if self._holds else stable_end
+        return min(self.durable_end, max(self.start_offset, min(self.transactions.first_open, self._holds.first)))
 
-    def hold(self) -> None:
-        """Keep stable_end where it is until `let_go`: what ends in several partitions is seen in all at once."""
-        self._holds += 1
+    def hold(self, holder: object, producer_id: int) -> bool:
+        """Keep stable_end before what this producer has open here, also when that is over, until `let_go`: what ends in
+        several partitions is seen in all at once. False: nothing is open."""
+        transaction = self.transactions.open.get(producer_id)
+        if transaction is not None:
+            self._holds.add(holder, transaction.first_offset)
+        return transaction is not None
 
-    def let_go(self) -> None:
-        self._holds -= 1
-        stable_bytes = self._stabilise(0) if not self._holds else 0
+    def let_go(self, holder: object) -> int:
+        """How many bytes that sets free; who waits for them is told by `tell_stable`."""
+        self._holds.remove(holder)
+        return self._stabilise(0)
+
+    def tell_stable(self, stable_bytes: int) -> None:
         if stable_bytes:
             for watcher, stable in list((self._watchers or {}).items()):
                 if stable:
