@@ -2,6 +2,7 @@
 
 import datetime
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -209,6 +210,25 @@ def test_attempts_of_a_dead_driver_are_aborted_by_the_repeat(
     finish(copy(spark, server, source, target, tmp_path / "checkpoint", application=source))
     assert values_in(server, target) == sorted([*VALUES, *(f"v{n}" for n in range(900, 940))])
     assert all(is_stable(server, target, partition) for partition in range(3))
+
+
+def test_batch_of_a_driver_that_stays_dead_is_aborted_in_time_and_may_still_be_repeated(
+    spark: SparkSession, server: Server, source: str, target: str, tmp_path: Path
+) -> None:
+    spark.dataSource.register(FaultySource)
+    checkpoint, name = tmp_path / "checkpoint", "penstock_faulty"
+    frame = streaming(spark, server, topics=source, startingOffsets="earliest").selectExpr(
+        "key", "if(value = cast('v119' as binary), cast(raise_error('dies') as binary), value) as value"
+    )
+    dead = start(frame, server, target, checkpoint, name, fault="no abort", stepTimeout=1)
+    assert "dies" in fails(dead)
+    deadline = time.monotonic() + WITHIN_S
+    while not all(is_stable(server, target, partition) for partition in range(3)):
+        assert time.monotonic() < deadline, "what the dead driver left holds readers back"
+        time.sleep(0.1)
+    assert values_in(server, target) == []
+    finish(copy(spark, server, source, target, checkpoint, name, stepTimeout=1))
+    assert values_in(server, target) == VALUES
 
 
 # -- checkpoints that lose entries --------------------------------------------------------------------------------
