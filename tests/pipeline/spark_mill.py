@@ -19,7 +19,7 @@ from penstock.pipeline.jobs import table
 from penstock.pipeline.session import spark_session
 
 FORMATS = ("parquet", "delta", "iceberg")
-RECORDS_PER_BATCH = 400
+RECORDS_PER_BATCH = 1_500
 MAX_FAILURES = 500  # of one query, in one life of the driver
 PAUSE_S = 0.5
 
