@@ -1,5 +1,6 @@
 """Names of steps that nobody commits under any more are forgotten, and with them nothing that somebody needs."""
 
+import random
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from test_transaction_steps import P0, TIMEOUT_MS, Play
 from transaction_stage import Stage
 
 from penstock.delivery.transaction_events import TransactionSettings
+from penstock.delivery.transaction_facts import read_done
 from penstock.model.errors import ConcurrentTransactions, StepForgotten
 
 DAY_MS = 24 * 3600 * 1000
@@ -125,3 +127,56 @@ def test_a_step_that_was_aborted_and_never_committed_leaves_nothing():
     assert not play.stage.steps
     assert play.results() == {writer: False}
     assert other not in play.results()
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_what_was_forgotten_never_stands_beside_what_came_after(seed):
+    """Crashes and a failing ledger at any moment; each life of the name has marks of its own."""
+    dice = random.Random(seed)
+    play = Play()
+    stage = play.stage
+    stage.prompt = False
+    life = 0
+
+    def marks() -> set[str]:
+        return {read_done(value).mark for key, value in stage.ledger.items() if b"done" in key}
+
+    for _ in range(150):
+        machine = play.machine
+        match dice.randrange(9):
+            case 0 | 1 | 2:
+                epoch = dice.randrange(6)
+                stage.ask(machine, lambda t, e=epoch, m=machine, mark=str(life): m.commit(stage.now, t, e, (), mark))
+            case 3:
+                stage.ask(machine, lambda t, m=machine: m.open(stage.now, t, 9, "w", TIMEOUT_MS, stage.new_id()))
+            case 4:
+                known = bool(machine.done)
+                if dice.random() < 0.5:
+                    stage.ask(machine, lambda t, m=machine: m.forget(stage.now, t))
+                else:
+                    stage.advance(EXPIRATION_MS)
+                life += known and not machine.done
+            case 5 if stage.recording:
+                stage.record(failing=True)
+            case 6 if dice.random() < 0.3:
+                stage.crash(kept_facts=dice.randrange(8))
+                life = max((int(mark) for mark in marks()), default=life + 1)
+            case _:
+                for _ in range(dice.randrange(4)):
+                    if stage.recording:
+                        stage.record()
+                    elif stage.endings:
+                        forgetting = bool(play.machine.done)
+                        stage.conclude()
+                        life += forgetting and not play.machine.done
+                stage.bury()
+        assert len(marks()) <= 1
+    for _ in range(20):
+        stage.settle()
+        stage.advance(TIMEOUT_MS)
+    stage.settle()
+    stage.advance(EXPIRATION_MS)
+    stage.settle()
+    stage.bury()
+    assert not stage.ledger
+    assert not stage.steps
