@@ -79,7 +79,7 @@ class TopicBatches:
             raise
         written = [Written(application, one.producer, one.records) for one in told]
         offsets = [] if options.group is None else [(options.group, *place) for place in ends.topics]
-        commit_step(options, application, batch, written, ends.mark, offsets)
+        commit_step(options, application, batch, written, ends.mark, offsets, ends.ids)
 
 
 def _publish(options: Any, application: str, batch: int) -> Tasks:

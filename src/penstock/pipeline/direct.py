@@ -8,12 +8,14 @@ checked. What is wrong with a file is no reason to fail: whatever it does not gi
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
 from penstock.model.batch import HEADER_BYTES, LENGTH_END, whole_batches
 from penstock.model.column_reader import NONE_ABORTED, Aborted
 from penstock.model.errors import CorruptBatch, OffsetOutOfRange, UnknownPartition, UnknownTopic
 from penstock.pipeline.errors import InvalidOption
+from penstock.pipeline.identity import check_range
 from penstock.pipeline.link import Link
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import Range
@@ -38,7 +40,8 @@ def direct_range(options: SourceOptions, link: Link, part: Range) -> Iterator[tu
     """
     at = part.start
     while at < part.end:
-        location = _located(link, Range(part.topic, part.partition, at, part.end))
+        location = _located(link, replace(part, start=at))
+        check_range(link, part)  # these files are the planned topic's, whatever happens to its name from now on
         aborted = Aborted(location.aborted) if options.committed else NONE_ABORTED
         files = location.files[:OPEN_FILES_MAX]
         begun = at

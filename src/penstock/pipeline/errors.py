@@ -23,5 +23,9 @@ class DataLost(PipelineError):
     """Records that were to be read are not there any more."""
 
 
+class TopicReplaced(DataLost):
+    """A topic's name stands for another topic now, in which offsets mean other records."""
+
+
 class SchemaMismatch(PipelineError):
     """A value does not fit the schema that it was to be read with."""

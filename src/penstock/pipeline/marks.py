@@ -5,7 +5,7 @@ rows. `<checkpoint>/offsets/<batch>` holds where each source ended, and it is wr
 
     v1                                    the version of the format
     {"batchWatermarkMs":0, ...}           Spark's own notes, different in every attempt at planning it
-    {"orders":{"0":100,"1":97}}           a line per source, as the source spells it; - for one that has nothing yet
+    {"orders":{"0":100,"1":97,"id":"…"}}  a line per source, as the source spells it; - for one that has nothing yet
 
 Files that Spark reads as a stream it merely counts there ({"logOffset":3}); which ones they are stands in
 `<checkpoint>/sources/<number>/<count>`, and belongs to what the batch was made of.
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.pipeline.errors import InvalidOption, PipelineError
-from penstock.pipeline.offsets import from_json, is_ours
+from penstock.pipeline.offsets import from_json, ids_from_json, is_ours
 from penstock.pipeline.tables.durable import local_path, sync_file
 
 SUMMARY_CHARS: Final = 240
@@ -57,6 +57,13 @@ class Ends:
                     # Two sources of one query may read the same topic: what both have read is done.
                     found[place] = min(offset, found.get(place, offset))
         return [(topic, partition, offset) for (topic, partition), offset in sorted(found.items())]
+
+    @property
+    def ids(self) -> dict[str, str]:
+        """Of those topics, where the sources tell."""
+        return {
+            topic: one for source in self.sources if is_ours(source) for topic, one in ids_from_json(source).items()
+        }
 
 
 def read_ends(checkpoint: str | None, batch: int) -> Ends:

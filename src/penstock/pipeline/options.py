@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from penstock.client.address import parse_addresses
 from penstock.pipeline.errors import InvalidOption
+from penstock.pipeline.offsets import ID
 
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -72,6 +73,7 @@ class Bound:
 
     kind: str  # earliest, latest, committed, offsets, time, times
     offsets: Offsets = field(default_factory=dict)
+    ids: dict[str, str] = field(default_factory=dict)  # of the topics that the offsets are of, where it was said
     time_ms: int = 0
 
 
@@ -303,7 +305,13 @@ class _Said:
         text = self.text(name) or ""
         if text.lower() in ("earliest", "latest", "committed"):
             return Bound(text.lower())
-        return Bound("offsets", self._per_partition(name, least=EARLIEST))
+        found = self._json(name)
+        ids = {
+            topic: offsets.pop(ID)
+            for topic, offsets in found.items()
+            if isinstance(offsets, dict) and isinstance(offsets.get(ID), str)
+        }
+        return Bound("offsets", self._per_partition(name, found, least=EARLIEST), ids)
 
     def _by_time(self, name: str) -> Bound:
         text = self.text(name) or ""
@@ -318,11 +326,11 @@ class _Said:
         return Bound("time", time_ms=int(moment.timestamp() * 1000))
 
     def _by_times(self, name: str) -> Bound:
-        return Bound("times", self._per_partition(name, least=0))
+        return Bound("times", self._per_partition(name, self._json(name), least=0))
 
-    def _per_partition(self, name: str, least: int) -> Offsets:
+    def _per_partition(self, name: str, said: dict[str, Any], least: int) -> Offsets:
         found: Offsets = {}
-        for topic, offsets in self._json(name).items():
+        for topic, offsets in said.items():
             if not isinstance(offsets, dict):
                 raise self.wrong(name)
             found[topic] = {}

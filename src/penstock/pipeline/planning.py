@@ -4,12 +4,13 @@ to the server are asked here.
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, NamedTuple
 
 from penstock.model.errors import PenstockError, UnknownTopic
 from penstock.pipeline.errors import DataLost, InvalidOption
+from penstock.pipeline.identity import Ids, described, replaced, replacement, topic_ids
 from penstock.pipeline.link import Link
 from penstock.pipeline.offsets import Ends, Partition
 from penstock.pipeline.options import EARLIEST, LATEST, Bound, SourceOptions
@@ -30,6 +31,13 @@ class Limits(NamedTuple):
     end: int
 
 
+class Found(NamedTuple):
+    """What there is to read, and the ids of the topics."""
+
+    partitions: list[Partition]
+    ids: Ids
+
+
 @dataclass(frozen=True)
 class Range:
     """Offsets of one partition, the last excluded."""
@@ -38,6 +46,7 @@ class Range:
     partition: int
     start: int
     end: int
+    topic_id: str | None = None  # of the topic that they are offsets of; None: of whichever has the name
 
     @property
     def size(self) -> int:
@@ -56,36 +65,36 @@ class Planner:
 
     # -- partitions and their ends --------------------------------------------------------------------------------
 
-    def partitions(self, *, missing_ok: bool = False) -> list[Partition]:
-        """All that the options name, as of now. `missing_ok`: a topic that is gone has none."""
+    def find(self, *, missing_ok: bool = False) -> Found:
+        """All that the options name, as of now. `missing_ok`: a topic that is gone has no partitions."""
         options = self._options
         if options.pattern is not None:
             wanted = re.compile(options.pattern)
             listed = self._link.ask(wire.ListTopics()).topics
-            return [
-                (topic.name, one) for topic in listed if wanted.fullmatch(topic.name) for one in range(topic.partitions)
-            ]
-        counts = {name: self._count(name, missing_ok) for name in options.topics or options.assigned}
+            there = described(self._link, [topic.name for topic in listed if wanted.fullmatch(topic.name)])
+        else:
+            there = described(self._link, options.topics or options.assigned)
+            for name in options.topics or options.assigned:
+                if name not in there and not missing_ok:
+                    raise UnknownTopic(
+                        f"there is no topic {name!r} at {options.server}; create it ('penstock topic create {name}'), "
+                        "or correct the option topics"
+                    )
+        ids = {name: topic.topic_id for name, topic in there.items()}
+        counts = {name: len(topic.partitions) for name, topic in there.items()}
         if not options.assigned:
-            return [(name, one) for name, count in counts.items() for one in range(count)]
-        for name, indexes in options.assigned.items():
-            missing = [one for one in indexes if one >= counts[name]]
-            if missing and not missing_ok:
+            return Found([(name, one) for name, count in counts.items() for one in range(count)], ids)
+        assigned = [(name, one) for name, indexes in options.assigned.items() for one in indexes]
+        for name, index in assigned:
+            if index >= counts.get(name, 0) and not missing_ok:
                 raise InvalidOption(
-                    f"option assign names partition {missing[0]} of {name!r}, which has {counts[name]}, from 0 on"
+                    f"option assign names partition {index} of {name!r}, which has {counts[name]}, from 0 on"
                 )
-        return [(name, one) for name, indexes in options.assigned.items() for one in indexes if one < counts[name]]
+        return Found([(name, one) for name, one in assigned if one < counts.get(name, 0)], ids)
 
-    def _count(self, name: str, missing_ok: bool) -> int:
-        try:
-            return int(self._link.ask(wire.FindTopic(name, create=False)).topics[0].partitions)
-        except UnknownTopic:
-            if missing_ok:
-                return 0
-            raise UnknownTopic(
-                f"there is no topic {name!r} at {self._options.server}; create it ('penstock topic create {name}'), or "
-                "correct the option topics"
-            ) from None
+    def ids(self, topics: Iterable[str]) -> Ids:
+        """Of those that are there."""
+        return topic_ids(self._link, topics)
 
     def limits(self, partitions: Iterable[Partition]) -> dict[Partition, Limits]:
         """Of those that are there; a topic may be deleted at any time."""
@@ -111,23 +120,45 @@ class Planner:
 
     # -- from words to offsets ------------------------------------------------------------------------------------
 
-    def resolve(self, bound: Bound, limits: Mapping[Partition, Limits], *, ending: bool = False) -> Ends:
+    def resolve(
+        self, bound: Bound, limits: Mapping[Partition, Limits], ids: Mapping[str, str], *, ending: bool = False
+    ) -> Ends:
         """An offset for each partition, within what is there. What is not named begins at the earliest and ends at the
-        latest.
+        latest; so does what is named by the offsets of another topic, if loss is no failure.
         """
         if bound.kind in ("time", "times"):
             return self._at_times(bound, limits, ending)
         resolved = {
             one: limit.end if ending or bound.kind == "latest" else limit.start for one, limit in limits.items()
         }
+        others = replaced(bound.ids, ids)
+        if others and self._options.fail_on_data_loss:
+            raise replacement(others[0], bound.ids[others[0]], ids[others[0]])
         if bound.kind == "committed":
-            held = self._link.ask(wire.Committed(self._options.group or "")).offsets
-            named = {(topic, index): offset for topic, index, offset in held if (topic, index) in resolved}
+            named = self._committed(limits)
         else:
             named = _named(bound, limits, "endingOffsets" if ending else "startingOffsets")
         for one, offset in named.items():
-            resolved[one] = self._held(one, offset, limits[one], ending)
+            if one[0] not in others:
+                resolved[one] = self._held(one, offset, limits[one], ending)
         return resolved
+
+    def begin_anew(self, limits: Mapping[Partition, Limits]) -> Ends:
+        """Where to go on in topics that have taken the place of others: where the group stands, which a compaction has
+        seen to, else at the earliest. A place that is not there is none of theirs.
+        """
+        begun = {one: limit.start for one, limit in limits.items()}
+        if self._options.group is not None:
+            begun |= {
+                one: offset
+                for one, offset in self._committed(limits).items()
+                if limits[one].start <= offset <= limits[one].end
+            }
+        return begun
+
+    def _committed(self, limits: Mapping[Partition, Limits]) -> Ends:
+        held = self._link.ask(wire.Committed(self._options.group or "")).offsets
+        return {(topic, index): offset for topic, index, offset in held if (topic, index) in limits}
 
     def _held(self, partition: Partition, offset: int, limit: Limits, ending: bool) -> int:
         if offset in (EARLIEST, LATEST):
@@ -232,5 +263,5 @@ def split(ranges: list[Range], min_partitions: int | None, max_records: int | No
             parts = max(parts, -(-min_partitions * one.size // total))
         parts = max(1, min(parts, one.size))
         cuts = [one.start + one.size * part // parts for part in range(parts + 1)]
-        pieces += [Range(one.topic, one.partition, low, high) for low, high in pairwise(cuts)]
+        pieces += [replace(one, start=low, end=high) for low, high in pairwise(cuts)]
     return pieces

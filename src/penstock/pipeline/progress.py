@@ -133,7 +133,9 @@ def lag_of(report: Told) -> int | None:
 
 
 def _behind(end: Any, latest: Any) -> int | None:
-    """Offsets are whole numbers in tables in tables, in the same shape on both sides: `{"orders": {"0": 120}}`."""
+    """Offsets are whole numbers in tables in tables, in the same shape on both sides: `{"orders": {"0": 120}}`.
+    What else stands there, such as the id of a topic, is nothing to be behind of.
+    """
     if end is None or latest is None:
         return None
     if isinstance(latest, dict):

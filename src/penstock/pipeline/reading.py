@@ -6,6 +6,7 @@ time a task holds what one fetch returned, and what it opens to; nothing else gr
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from penstock.pipeline import arrow
 from penstock.pipeline.decoding import CORRUPT, Decoded, Decoder, corrupt_column
 from penstock.pipeline.direct import Gone, Unreadable, direct_range, refuse_broker
 from penstock.pipeline.errors import DataLost, SchemaMismatch
+from penstock.pipeline.identity import check_range
 from penstock.pipeline.link import Link
 from penstock.pipeline.options import SourceOptions
 from penstock.pipeline.planning import LOSS_ADVICE, Range
@@ -126,7 +128,7 @@ def read_near(options: SourceOptions, assembler: Assembler, part: Range) -> Iter
         except Unreadable as reason:
             if options.read == "direct":
                 raise refuse_broker(part, reason) from None
-    yield from read_range(options, assembler, Range(part.topic, part.partition, at, part.end))
+    yield from read_range(options, assembler, replace(part, start=at))
 
 
 def read_range(options: SourceOptions, assembler: Assembler, part: Range) -> Iterator[pa.RecordBatch]:
@@ -150,26 +152,38 @@ def open_batches(
 
 
 def fetch_range(options: SourceOptions, part: Range) -> Iterator[tuple[bytes, int]]:
-    """Stored batches of the range, and the offset to begin at in them. A connection that breaks is sought again."""
+    """Stored batches of the range, and the offset to begin at in them. A connection that breaks is sought again.
+
+    A fetch names its topic and not the id of it, so that is asked once more after the last. If it is another, this
+    raises.
+    """
+    if part.size <= 0:
+        return
+    with Link(options.server, timeout_s=options.timeout_s, first_s=options.timeout_s, client=CLIENT) as link:
+        yield from _fetched_patiently(link, options, part)
+        check_range(link, part)
+
+
+def _fetched_patiently(link: Link, options: SourceOptions, part: Range) -> Iterator[tuple[bytes, int]]:
     at = part.start
     patience = _Patience(options.timeout_s)
-    with Link(options.server, timeout_s=options.timeout_s, first_s=options.timeout_s, client=CLIENT) as link:
-        while at < part.end:
-            try:
-                for fetched, begin in _fetched(link.connection(), options, part, at):
-                    patience.renew()
-                    yield fetched.batches, begin
-                    at = fetched.next_offset
-                return
-            except (Disconnected, TimedOut, Unreachable, StorageFailed) as error:
-                link.close()
-                patience.spend(error)
-            except OffsetOutOfRange as error:
-                at = _after_loss(link, options, part, at, error)
-            except UnknownTopic:
-                if options.fail_on_data_loss:
-                    raise DataLost(f"topic {part.topic!r} was deleted while it was read; {LOSS_ADVICE}") from None
-                return
+    while at < part.end:
+        try:
+            for fetched, begin in _fetched(link.connection(), options, part, at):
+                patience.renew()
+                yield fetched.batches, begin
+                at = fetched.next_offset
+            return
+        except (Disconnected, TimedOut, Unreachable, StorageFailed) as error:
+            link.close()
+            patience.spend(error)
+        except OffsetOutOfRange as error:
+            check_range(link, part)
+            at = _after_loss(link, options, part, at, error)
+        except UnknownTopic:
+            if options.fail_on_data_loss:
+                raise DataLost(f"topic {part.topic!r} was deleted while it was read; {LOSS_ADVICE}") from None
+            return
 
 
 def _fetched(

@@ -23,6 +23,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from penstock.model.errors import PenstockError, StepAborted, StepForgotten, StepMismatch
 from penstock.pipeline.columns import HEADER_LIST
 from penstock.pipeline.errors import InvalidOption
+from penstock.pipeline.identity import replaced, topic_ids
 from penstock.pipeline.link import Link
 from penstock.pipeline.marks import read_ends, read_query_id
 from penstock.pipeline.publishing import StepPublisher, ask_patiently
@@ -95,7 +96,7 @@ class StreamSink(DataSourceStreamArrowWriter):
         group = self._options.group
         offsets = [] if group is None else [(group, *place) for place in ends.topics]
         application = application_of(messages, self._options)
-        commit_step(self._options, application, batchId, messages, ends.mark, offsets)
+        commit_step(self._options, application, batchId, messages, ends.mark, offsets, ends.ids)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         abort_step(self._options, application_of(messages, self._options), batchId)
@@ -206,14 +207,22 @@ def commit_step(
     messages: Sequence[WriterCommitMessage | None],
     mark: str,
     offsets: Sequence[tuple[str, str, int, int]] = (),
+    ids: Mapping[str, str] | None = None,
 ) -> bool:
-    """False: it was done before."""
+    """False: it was done before.
+
+    `ids`: of the topics that the offsets are of. Those of one that has been replaced since are left out: in the new one
+    the group has a place of its own.
+    """
     writers = [
         message.producer_id for message in messages if isinstance(message, Written) and message.producer_id is not None
     ]
-    request = wire.CommitStep(application, epoch, writers, mark, list(offsets))
     name = f"batch {epoch} of application {application!r}"
     with Link(options.server, timeout_s=options.timeout_s, client=f"penstock-sink {application}") as link:
+        if offsets and ids:
+            others = replaced(ids, topic_ids(link, ids))
+            offsets = [place for place in offsets if place[1] not in others]
+        request = wire.CommitStep(application, epoch, writers, mark, list(offsets))
         try:
             done: wire.Done = ask_patiently(link, request, options.timeout_s)
         except StepMismatch as error:

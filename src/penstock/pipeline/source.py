@@ -30,8 +30,9 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.pipeline.errors import DataLost, InvalidOption
+from penstock.pipeline.identity import Ids, replaced, replacement
 from penstock.pipeline.link import Link
-from penstock.pipeline.offsets import Ends, Json, from_json, to_json
+from penstock.pipeline.offsets import Ends, Json, from_json, ids_from_json, to_json
 from penstock.pipeline.options import SourceOptions, source_options
 from penstock.pipeline.planning import LOSS_ADVICE, Limits, Planner, Range, share, split
 from penstock.pipeline.reading import Assembler, read_near, read_range
@@ -94,12 +95,13 @@ class BatchReader(DataSourceReader):
         options = self._options
         with Link(options.server, timeout_s=options.timeout_s) as link:
             planner = Planner(options, link)
-            limits = planner.limits(planner.partitions())
-            starts = planner.resolve(options.starting, limits)
-            ends = planner.resolve(options.ending, limits, ending=True)
+            found = planner.find()
+            limits = planner.limits(found.partitions)
+            starts = planner.resolve(options.starting, limits, found.ids)
+            ends = planner.resolve(options.ending, limits, found.ids, ending=True)
             if options.starting.kind == options.ending.kind == "offsets":
                 _check_order(starts, ends)
-            ranges = [Range(*one, starts[one], ends[one]) for one in sorted(limits)]
+            ranges = [Range(*one, starts[one], ends[one], found.ids[one[0]]) for one in sorted(limits)]
             parts = split(ranges, options.min_partitions, options.max_partition_records)
         # Spark makes one task of an empty list, and hands it no partition.
         return [Part(part) for part in parts] or [Part(Range("", 0, 0, 0))]
@@ -140,7 +142,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Json:  # noqa: N802
         planner = self._planner
-        return to_json(planner.resolve(self._options.starting, planner.limits(planner.partitions())))
+        found = planner.find()
+        return to_json(planner.resolve(self._options.starting, planner.limits(found.partitions), found.ids), found.ids)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         options = self._options
@@ -151,26 +154,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._target = {one: limit.end for one, limit in self._limits().items()}
+        _, limits = self._there()
+        self._target = {one: limit.end for one, limit in limits.items()}
 
     def reportLatestOffset(self) -> Json | None:  # noqa: N802
-        return to_json({one: limit.end for one, limit in self._limits().items()})
+        ids, limits = self._there()
+        return to_json({one: limit.end for one, limit in limits.items()}, ids)
 
-    def _limits(self) -> dict[tuple[str, int], Limits]:
-        """Of all partitions there are now; a topic that has been deleted has none, and `_reachable` says so."""
-        return self._planner.limits(self._planner.partitions(missing_ok=True))
+    def _there(self) -> tuple[Ids, dict[tuple[str, int], Limits]]:
+        """All partitions there are now; a topic that has been deleted has none, and `_reachable` says so."""
+        found = self._planner.find(missing_ok=True)
+        return found.ids, self._planner.limits(found.partitions)
 
     def latestOffset(self, start: Json, limit: ReadLimit) -> Json:  # noqa: N802
         planner = self._planner
-        begun = from_json(start)
+        ids, limits = self._there()
+        anew = self._replaced(ids_from_json(start), ids)
+        begun = {one: at for one, at in from_json(start).items() if one[0] not in anew}
+        # What was read of a topic that is replaced is no place in the new one: there the group stays where it is.
         self._tell(planner, begun)
-        limits = self._limits()
+        moved = {one: limits.pop(one) for one in list(limits) if one[0] in anew}
         ends = self._reachable(begun, limits)
         if not isinstance(limit, ReadAllAvailable):
             ends = self._admitted(
                 planner, {one: max(begun.get(one, 0), limits[one].start) for one in limits}, ends, limit
             )
-        return to_json(ends)
+        # A batch that ends where a new topic begins reads nothing of it, so repeating it cannot read it otherwise.
+        return to_json(ends | (planner.begin_anew(moved) if moved else {}), ids)
+
+    def _replaced(self, before: Ids, now: Ids) -> list[str]:
+        """Topics whose names stand for others now; an error if that is one."""
+        names = replaced(before, now)
+        if names and self._options.fail_on_data_loss:
+            raise replacement(names[0], before[names[0]], now[names[0]])
+        return names
 
     def _reachable(self, begun: Ends, limits: dict[tuple[str, int], Limits]) -> Ends:
         ends = {one: limit.end for one, limit in limits.items()}
@@ -207,33 +224,44 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: Json, end: Json) -> Sequence[InputPartition]:
         begun, ends = from_json(start), from_json(end)
-        limits = self._planner.limits(one for one in ends if ends[one] != begun.get(one, 0))
-        ranges = [self._range(one, begun.get(one, 0), ends[one], limits.get(one)) for one in sorted(ends)]
+        before, planned = ids_from_json(start), ids_from_json(end)
+        changed = replaced(before, planned)
+        moved = [one for one in ends if ends[one] != begun.get(one, 0) or one[0] in changed]
+        ids = self._planner.ids(topic for topic, _ in moved)
+        gone = self._replaced({topic: planned[topic] for topic in ids if topic in planned}, ids)
+        # What replaces a topic begins with the next batch, and what was replaced since this one was planned is gone.
+        wanted = sorted(one for one in moved if one[0] not in {*changed, *gone})
+        # Known to be the same topic, and to end before the batch begins: the tail of the log was lost, and the rest is
+        # read; or the first batch is repeated, and its beginning is the latest again.
+        same = {topic for topic in planned if planned[topic] == before.get(topic)}
+        wanted = [one for one in wanted if one[0] not in same or ends[one] > begun.get(one, 0)]
+        limits = self._planner.limits(wanted)
+        ranges = [self._range(one, begun.get(one, 0), ends[one], limits.get(one), ids.get(one[0])) for one in wanted]
         kept = [one for one in ranges if one is not None]
         return [Part(part) for part in split(kept, self._options.min_partitions, self._options.max_partition_records)]
 
-    def _range(self, one: tuple[str, int], start: int, end: int, there: Limits | None) -> Range | None:
+    def _range(
+        self, one: tuple[str, int], start: int, end: int, there: Limits | None, topic_id: str | None
+    ) -> Range | None:
         """What is to be read, as far as it is still there."""
-        if start == end:
-            return None
         if there is None:
             self._lost(one, start, there)
             return None
         if end < start:  # made anew since; all that it holds is new
-            return Range(*one, there.start, end)
+            return Range(*one, there.start, end, topic_id)
         if start < there.start and self._options.fail_on_data_loss:
             raise DataLost(
                 f"offsets {start}..{min(end, there.start)} of {one[0]}[{one[1]}] were not read yet, and are gone; "
                 f"{LOSS_ADVICE}"
             )
-        return Range(*one, max(start, there.start), end)
+        return Range(*one, max(start, there.start), end, topic_id)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Part)
         return read_range(self._options, Assembler(self._options, self._columns, self._schema), partition.part)
 
     def commit(self, end: Json) -> None:
-        self._tell(self._planner, from_json(end))
+        """Spark says so after it has asked for the latest offset, where the group was told already."""
 
     def _tell(self, planner: Planner, done: Ends) -> None:
         if self._options.group is not None and done != self._told:

@@ -148,7 +148,7 @@ class TableSink(DataSourceStreamArrowWriter):
             _drop(table, files)
         group = self._options.group or application
         offsets = [(group, *place) for place in ends.topics]
-        commit_step(self._options, application, batchId, messages, ends.mark, offsets)
+        commit_step(self._options, application, batchId, messages, ends.mark, offsets, ends.ids)
         if shown:
             _count(self._options.checkpoint, written)
         every = self._job.compact_every
