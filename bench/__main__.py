@@ -20,6 +20,7 @@ from bench.loads.many_topics import many_topics
 from bench.loads.memory import memory
 from bench.loads.spark import FORMATS, READERS, WRITERS, SparkBench
 from bench.loads.throughput import latency, throughput
+from bench.loads.transactions import transactions
 from bench.peers import Peer, QueuePeer, Server, redis
 from bench.peers.kafka import Kafka
 from bench.peers.nats import Nats, can_be_synced
@@ -101,6 +102,7 @@ def run_traffic(plan: Plan, makers: dict[str, Callable[[], Peer]], results: Resu
                 throughput(peer, size_bytes=s, partitions=p, count=c)
             )
     loads["latency"] = lambda peer: latency(peer, count=plan.latency_count)
+    loads["transactions"] = lambda peer: transactions(peer, count=plan.transactions)
     loads = {name: load for name, load in loads.items() if name.startswith(wanted)}
     if not loads:
         return

@@ -15,6 +15,7 @@ class Plan:
     warm_up_bytes: int  # through each peer before anything counts: a JVM needs to see the code a while
     throughput_bytes: dict[int, int]  # by message size
     latency_count: int
+    transactions: int
     cold_starts: int
     memory_bytes: int
     topics: int
@@ -40,6 +41,7 @@ QUICK = Plan(
     warm_up_bytes=200_000_000,
     throughput_bytes={100: 100_000_000, 1000: 200_000_000},
     latency_count=1000,
+    transactions=100,
     cold_starts=3,
     memory_bytes=500_000_000,
     topics=200,
@@ -64,6 +66,7 @@ FULL = Plan(
     warm_up_bytes=1_000_000_000,
     throughput_bytes={100: 300_000_000, 1000: 1_000_000_000},
     latency_count=5000,
+    transactions=300,
     cold_starts=5,
     memory_bytes=1_000_000_000,
     topics=1000,

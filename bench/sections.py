@@ -53,6 +53,15 @@ KAFKA_SECTIONS = [
         [("latency", "p50_ms", "p50", "ms"), ("latency", "p99_ms", "p99", "ms")],
     ),
     Section(
+        "Transactions, one after the other",
+        [
+            ("transactions", "txn_s", "100 messages of 100 B to 4 partitions", "transactions/s"),
+            ("transactions", "p50_ms", "from begin to committed, p50", "ms"),
+        ],
+        note="By librdkafka. Penstock answers a commit when everyone can see it; Kafka when it is decided, and shows "
+        "it a moment later.",
+    ),
+    Section(
         "Start and memory",
         [
             ("cold start", "ready_s", "cold start to first metadata reply", "s"),
