@@ -21,6 +21,8 @@ from penstock.pipeline.options import source_options
 from penstock.pipeline.planning import Range, split
 from penstock.pipeline.progress import lag_of
 from penstock.pipeline.reading import fetch_range
+from penstock.pipeline.sink import commit_step
+from penstock.pipeline.sink_options import sink_options
 from penstock.testing.server import Server
 from penstock.wire.native import messages as wire
 
@@ -275,6 +277,21 @@ def test_a_topic_that_is_gone_after_the_last_fetch_was_read(server: Server, topi
         create(server, topic)
         with pytest.raises(TopicReplaced):
             check_range(link, part)
+
+
+def test_a_step_leaves_the_group_alone_in_a_topic_that_was_replaced_since_it_was_read(
+    server: Server, topic: str, group: str
+) -> None:
+    fill(server, topic, count=10)
+    before = id_of(server, topic)
+    options = sink_options({"server": server.line, "topic": f"{topic}.out", "application": topic}, stream=True)
+    assert commit_step(options, topic, 0, [], "a", [(group, topic, 0, 6)], {topic: before})
+    assert committed(server, group) == {(topic, 0): 6}
+    swap(server, topic, [(group, 0, 2)])
+    assert commit_step(options, topic, 1, [], "b", [(group, topic, 0, 10)], {topic: before})
+    assert committed(server, group) == {(topic, 0): 2}
+    assert commit_step(options, topic, 2, [], "c", [(group, topic, 0, 3)], {topic: id_of(server, topic)})
+    assert committed(server, group) == {(topic, 0): 3}
 
 
 # -- words --------------------------------------------------------------------------------------------------
