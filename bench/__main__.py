@@ -72,7 +72,8 @@ def main() -> None:
     versions = {name: version_of(make) for name, make in {**makers, **queue_makers}.items() if name in measured}
     if measured & set(READERS):
         versions["Spark"] = spark.describe()
-    report.write(options.output, plan, results, versions, facts, time.monotonic() - started)
+        versions |= {name: version_of(makers[name]) for name in ("kafka", "penstock-os")}
+    report.write(options.output, plan, results, versions, facts, time.monotonic() - started, options.only)
 
 
 def note(results: Results, load: str, peer: str, numbers: dict[str, float]) -> None:

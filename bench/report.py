@@ -25,12 +25,21 @@ def write(
     versions: dict[str, str],
     facts: dict[str, Any],
     took_s: float,
+    only: str = "",
 ) -> None:
     when = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     page.parent.mkdir(exist_ok=True)
-    numbers = {"when": when, "plan": plan.__dict__, "machine": facts, "versions": versions, "results": results}
+    numbers = {
+        "when": when,
+        "only": only,
+        "took_s": took_s,
+        "plan": plan.__dict__,
+        "machine": facts,
+        "versions": versions,
+        "results": results,
+    }
     page.with_suffix(".json").write_text(json.dumps(numbers, indent=1) + "\n")
-    page.write_text(render(plan, results, versions, facts, when, took_s))
+    page.write_text(render(plan, results, versions, facts, when, took_s, only, page.with_suffix(".json").name))
     print(f"written: {page}")
 
 
@@ -41,12 +50,16 @@ def render(
     facts: dict[str, Any],
     when: str,
     took_s: float,
+    only: str = "",
+    numbers: str = PAGE.with_suffix(".json").name,
 ) -> str:
-    command = "make bench" if plan.name == "full" else "python -m bench --quick"
+    command = "python -m bench" + (" --quick" if plan.name == "quick" else "") + (f" --only {only}" if only else "")
+    if command == "python -m bench":
+        command = "make bench"
     lines = [
-        "# Benchmarks",
+        "# Benchmarks" + (f": {only}" if only else ""),
         "",
-        f"Written by `{command}` on {when}, in {took_s / 60:.1f} minutes; the raw numbers are in `benchmarks.json`.",
+        f"Written by `{command}` on {when}, in {took_s / 60:.1f} minutes; the raw numbers are in `{numbers}`.",
         "",
         "The same work, the same machine, the same disk, one run. Medians of interleaved repetitions; in brackets the",
         "ratio to the first column. Kafka acknowledges when the operating system has the data, as Penstock does with",
@@ -59,7 +72,7 @@ def render(
         f"| Kafka's client | {clients.describe()} |",
         f"| queues' clients | {queue_clients()} |",
         *(f"| {name} | {version} |" for name, version in versions.items()),
-        f"| volumes | {volumes(plan)} |",
+        f"| volumes | {volumes(plan) if not only.startswith('spark') else spark_volumes(plan)} |",
     ]
     for section in SECTIONS:
         table = render_table(section, results)
@@ -120,6 +133,11 @@ def volumes(plan: Plan) -> str:
         f"{plan.queue_s:g} s of publishing into each queue, {plan.queue_repetitions} times; "
         f"{plan.queue_both_count:,} messages through a queue at work; a backlog of {plan.backlog_count:,}"
     )
+
+
+def spark_volumes(plan: Plan) -> str:
+    parts = [f"{count / 1e6:,.1f} million rows of {size} B" for size, count in plan.spark_rows.items()]
+    return f"{' and '.join(parts)}, {plan.spark_repetitions} times; {plan.backfill_rows / 1e6:,.0f} million into tables"
 
 
 def queue_clients() -> str:
