@@ -7,6 +7,7 @@ The client tests must hold against Apache Kafka as well, or they test our opinio
 `PENSTOCK_TEST_PEER=kafka pytest tests/clients` runs them there.
 """
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -21,6 +22,10 @@ from servers import StartServer, make_server, unique_name
 
 # The client tests' helpers (`story`, `members`) serve the fault tests too.
 sys.path.insert(0, str(Path(__file__).with_name("clients")))
+
+# A run in the background begins with Ctrl-C ignored, and all that it starts would be deaf to it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -203,6 +203,13 @@ def test_damage_within_a_right_checksum_is_refused_by_both_or_by_neither(content
     ]
 
 
+def test_batch_that_claims_no_records_and_has_some_is_refused() -> None:
+    batch = encode_batch([Record(0, 1, None, b"x")])
+    struct.pack_into(">i", batch, 57, 0)
+    with pytest.raises(CorruptBatch):
+        read_columns(sealed(batch), 0, 0, EVER, ALL, MANY, MANY)
+
+
 @given(st.binary(max_size=400))
 def test_any_bytes_are_refused_and_nothing_else_happens(rubbish: bytes) -> None:
     if rubbish:

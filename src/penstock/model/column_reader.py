@@ -154,7 +154,9 @@ def read_columns(
         if header.base_offset >= end_offset:
             position = size
             break
-        if header.end_offset <= first_offset or header.is_control or header.record_count == 0:
+        if header.end_offset <= first_offset or header.is_control:
+            continue
+        if header.record_count == 0 and header.size_bytes == HEADER_BYTES:
             continue
         if header.is_transactional and aborted.holds(header.producer_id, header.base_offset):
             continue
