@@ -82,6 +82,15 @@ def test_new_fields_are_noticed_either_way(rows: list[dict[str, Any]]) -> None:
     assert set(opened.new) == wanted
 
 
+@pytest.mark.parametrize("number", ["Infinity", "-Infinity", "Inf", "-Inf", "NaN", "-NaN"])
+@pytest.mark.parametrize("field", ["price", "other", "tags"])
+def test_what_is_no_number_in_json_is_none_in_any_field(number: str, field: str) -> None:
+    array = pa.array([f'{{"{field}": {number}}}'.encode(), b'{"id": 1, "name": "Inf"}'])
+    _, reasons = Decoder("json", SCHEMA).decode(array)
+    assert list(reasons) == [0]
+    assert Values("json", SCHEMA, notice_new=True).open(array).reasons == reasons
+
+
 def test_quick_way_is_taken() -> None:
     values = Values("json", SCHEMA)
     array = pa.array([b'{"id":1,"name":"a","place":{"city":"b","more":[1]},"tags":[]}', None, b"null", b'{"x":\n1}'])

@@ -17,6 +17,9 @@ from penstock.pipeline.decoding import Decoder, Reasons
 from penstock.pipeline.inference import fields_of, settled, unified
 
 _SIMPLE = (pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string())
+_NO_NUMBERS = (
+    "Inf|NaN"  # the one thing that Arrow takes for JSON and the law does not; in a string they cost a second look
+)
 
 
 class Opened(NamedTuple):
@@ -48,6 +51,8 @@ class Values:
         """None: let the law decide."""
         try:
             text = values.cast(pa.string())  # refuses what is not UTF-8
+            if pc.any(pc.match_substring_regex(text, _NO_NUMBERS)).as_py():
+                return None
             if text.null_count:
                 text = text.fill_null("null")
             lines = pc.binary_join_element_wise('{"v":', text, "}\n", "")
