@@ -20,6 +20,7 @@ from penstock.model.message import Outgoing
 from penstock.security.principal import ANONYMOUS
 from penstock.testing.clock import ManualClock
 from penstock.testing.files import Crash, FaultyFiles
+from thorough import crash_points
 
 WITHIN_S = 30
 PARTS = 4  # of each step: two partitions of `out`, and `log`, twice
@@ -264,7 +265,10 @@ async def check(life: Life, data: Path) -> None:
         await house.bury()
 
 
-@pytest.mark.parametrize("loss", ["kill", "power", "power with chance"])
+LOSSES = ["kill", "power", "power with chance"]
+
+
+@pytest.mark.parametrize("loss", LOSSES)
 async def test_a_crash_at_any_call_leaves_no_half(tmp_path: Path, loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(view_steps, "RETRY_AFTER_S", 0.005)
     start = tmp_path / "begin"
@@ -273,7 +277,7 @@ async def test_a_crash_at_any_call_leaves_no_half(tmp_path: Path, loss: str, mon
     life, files = await live_until(tmp_path / "whole", 0)
     assert life.answered == {0, 1, 2}
     await check(life, tmp_path / "whole")
-    for crash_at in range(1, files.calls + 1):
+    for crash_at in crash_points(files.calls, LOSSES.index(loss)):
         data = tmp_path / str(crash_at)
         shutil.copytree(start, data)
         life, dead = await live_until(data, crash_at)

@@ -21,6 +21,7 @@ from penstock.model.errors import PenstockError
 from penstock.model.message import ONLY_FOR, Outgoing
 from penstock.security.principal import ANONYMOUS
 from penstock.testing.files import Crash, FaultyFiles
+from thorough import crash_points
 
 DEAD = "orders.queue.dead"
 MESSAGES = 8
@@ -175,7 +176,7 @@ async def check(life: Life, data: Path) -> None:
 async def test_a_kill_at_any_call_breaks_no_answer(tmp_path: Path) -> None:
     calls = await calls_of_a_life(tmp_path / "whole")
     assert calls > 50
-    for crash_at in range(1, calls + 1):
+    for crash_at in crash_points(calls):
         data = tmp_path / str(crash_at)
         life, _ = await live_until(data, crash_at)
         await check(life, data)
@@ -185,7 +186,7 @@ async def test_a_kill_at_any_call_breaks_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [None, 1])
 async def test_a_power_loss_at_any_call_breaks_no_answer(tmp_path: Path, seed: int | None) -> None:
     calls = await calls_of_a_life(tmp_path / "whole")
-    for crash_at in range(1, calls + 1):
+    for crash_at in crash_points(calls, 1 if seed is None else 2):
         data, remains = tmp_path / str(crash_at), tmp_path / f"{crash_at}-remains"
         life, files = await live_until(data, crash_at)
         files.after_power_loss(str(remains), None if seed is None else random.Random(f"{seed}/{crash_at}"))

@@ -22,6 +22,7 @@ from penstock.security.principal import ANONYMOUS
 from penstock.storage.disk import DiskEngine
 from penstock.storage.engine import Engine
 from penstock.testing.files import FaultyFiles
+from thorough import crash_points
 
 PLACE = TopicPartition("t", 0)
 PARTITIONS = 2
@@ -179,7 +180,7 @@ async def calls_of_a_life(data: Path) -> int:
 async def test_a_kill_at_any_call_breaks_no_answer(tmp_path: Path) -> None:
     calls = await calls_of_a_life(tmp_path / "whole")
     assert calls > 50
-    for crash_at in range(1, calls + 1):
+    for crash_at in crash_points(calls):
         data = tmp_path / str(crash_at)
         life, _ = await live_until(data, crash_at)
         await check(life, data)
@@ -189,7 +190,7 @@ async def test_a_kill_at_any_call_breaks_no_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [None, 1])
 async def test_a_power_loss_at_any_call_breaks_no_answer(tmp_path: Path, seed: int | None) -> None:
     calls = await calls_of_a_life(tmp_path / "whole")
-    for crash_at in range(1 + (seed or 0), calls + 1, 2):  # one takes the odd calls, the other the even ones
+    for crash_at in crash_points(calls, 1 if seed is None else 2):
         data, remains = tmp_path / str(crash_at), tmp_path / f"{crash_at}-remains"
         life, files = await live_until(data, crash_at)
         files.after_power_loss(str(remains), None if seed is None else random.Random(f"{seed}/{crash_at}"))

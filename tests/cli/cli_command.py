@@ -1,5 +1,6 @@
 """Commands as a person runs them: a process of their own, with the server's address in the environment."""
 
+import atexit
 import json
 import os
 import subprocess
@@ -8,6 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from cli_nursery import Nursery
+
 from penstock.testing import Server
 
 TIMEOUT_S = 30
@@ -15,28 +18,39 @@ TIMEOUT_S = 30
 T = TypeVar("T")
 
 
+_nurseries: list[Nursery] = []
+
+
 def start(server: Server, *arguments: str) -> "subprocess.Popen[str]":
+    """For those who talk to it while it runs."""
     return subprocess.Popen(
         [sys.executable, "-m", "penstock", *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PENSTOCK_SERVER": server.line},
+        env=_environment(server),
     )
 
 
 def run(server: Server, *arguments: str, given: str = "", code: int = 0) -> str:
     """Standard output of a command that ends with this exit code; standard error instead when that is not 0."""
-    process = start(server, *arguments)
-    try:
-        out, error = process.communicate(given, timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise
-    assert process.returncode == code, (out, error)
+    found, out, error = _nursery().run(list(arguments), _environment(server), given, TIMEOUT_S)
+    assert found == code, (out, error)
     assert "Traceback" not in error
     return error if code else out
+
+
+def _environment(server: Server) -> dict[str, str]:
+    return {**os.environ, "PENSTOCK_SERVER": server.line}
+
+
+def _nursery() -> Nursery:
+    """One for all tests of a worker; gone with it."""
+    if not _nurseries or _nurseries[0].closed:
+        _nurseries[:] = [Nursery()]
+        atexit.register(_nurseries[0].close)
+    return _nurseries[0]
 
 
 def run_json(server: Server, *arguments: str, given: str = "") -> Any:

@@ -19,8 +19,9 @@ from story import WAIT_S, create_topic, eventually, read_topic
 
 from penstock.testing.server import Server
 from servers import StartServer
+from thorough import often
 
-ROUNDS = 12
+ROUNDS = often(12, 6)
 PARTITIONS = 4
 ACKNOWLEDGED_PER_ROUND = 150
 MAX_UNACKNOWLEDGED = 400

@@ -20,8 +20,9 @@ from penstock.model.record import Record
 from penstock.testing.server import Server
 from penstock.wire.native import messages as wire
 from servers import StartServer
+from thorough import often
 
-KILLS = 12
+KILLS = often(12, 6)
 PARTITIONS = 3
 TASKS = 3
 ROWS_PER_TASK = 4

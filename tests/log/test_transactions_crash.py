@@ -23,6 +23,7 @@ from penstock.model.errors import PenstockError
 from penstock.storage.disk import DiskEngine
 from penstock.testing.clock import ManualClock
 from penstock.testing.files import Crash, FaultyFiles, PowerLossFiles
+from thorough import crash_points
 
 SETTINGS = {"cleanup.policy": "compact", "delete.retention.ms": "0", "segment.bytes": "1024"}
 ROUNDS = 4
@@ -163,7 +164,7 @@ async def calls_of_a_life(data: Path) -> int:
 async def test_a_kill_at_any_call_tears_no_transaction(tmp_path: Path) -> None:
     calls = await calls_of_a_life(tmp_path / "whole")
     assert calls > 50
-    for crash_at in range(1, calls + 1):
+    for crash_at in crash_points(calls):
         data = tmp_path / str(crash_at)
         life = await live_until(data, crash_at)
         await check(life, data)
@@ -173,7 +174,7 @@ async def test_a_kill_at_any_call_tears_no_transaction(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", [None, 1])
 async def test_a_power_loss_at_any_call_tears_no_transaction(tmp_path: Path, seed: int | None) -> None:
     calls = await calls_of_a_life(tmp_path / "whole")
-    for crash_at in range(1, calls + 1):
+    for crash_at in crash_points(calls, 1 if seed is None else 2):
         data, remains = tmp_path / str(crash_at), tmp_path / f"{crash_at}-remains"
         life = await live_until(data, crash_at)
         assert isinstance(life.files, DyingFiles)

@@ -1,4 +1,4 @@
-"""Kill the driver, its Python workers and the broker with -9, dozens of times at random moments: the topic and the
+"""Kill the driver, its Python workers and the broker with -9, again and again, at random moments: the topic and the
 tables that Spark fills hold each input exactly once.
 """
 
@@ -24,13 +24,14 @@ from penstock.model.errors import PenstockError
 from penstock.pipeline.tables import open_table
 from penstock.testing.server import Server, process_tree
 from servers import StartServer
+from thorough import often
 
 MILL = Path(__file__).with_name("spark_mill.py")
 CLASS_ARCHIVE = Path(__file__).parents[2] / ".make" / "spark-classes.jsa"
 FORMATS = ("parquet", "delta", "iceberg")
 PARTITIONS = 3
 BURST = 60
-WORKER_KILLS, BROKER_KILLS, DRIVER_KILLS = 14, 10, 4
+WORKER_KILLS, BROKER_KILLS, DRIVER_KILLS = often(14, 6), often(10, 4), often(4, 2)
 READY_S, DONE_S = 120.0, 240.0
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("spark")]

@@ -17,6 +17,7 @@ from source_topics import create, numbered, publish
 from penstock.pipeline import table_sink
 from penstock.pipeline.tables import open_table
 from penstock.testing.server import Server
+from thorough import THOROUGH
 
 CLASS_ARCHIVE = Path(__file__).parents[2] / ".make" / "spark-classes.jsa"
 DRIVER = Path(__file__).with_name("sink_driver.py")
@@ -71,7 +72,8 @@ def test_killed_driver_is_started_again(
     assert all(is_stable(server, target, partition) for partition in (0, 1))
 
 
-@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"])
+# In the other formats the same is tried within one process, by test_table_job.py and test_table_formats.py.
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg"] if THOROUGH else ["parquet"])
 def test_driver_killed_between_table_and_topic_is_started_again(
     spark: SparkSession, server: Server, topic: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:

@@ -209,8 +209,10 @@ def faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     FaultyTableSource.fault = {}
 
 
-@formats
-@pytest.mark.parametrize("point", ["before", "between", "after"])
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [("parquet", "before"), ("parquet", "between"), ("parquet", "after"), ("delta", "between"), ("iceberg", "between")],
+)
 def test_batch_that_failed_is_repeated_and_counts_once(
     spark: SparkSession, server: Server, topic: str, tmp_path: Path, faults: Path, kind: str, point: str
 ) -> None:
