@@ -128,8 +128,9 @@ class BlockingConnection:
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-            self._put(PREFACE)
-            welcome = self.request(hello, timeout_s=within_s)
+            hello_id = self._write(hello, ahead=PREFACE)
+            self._asked.add(hello_id)
+            welcome = self.receive(hello_id, timeout_s=within_s)
         except Disconnected:
             # So a Kafka door does, and a server that is about to stop.
             raise WrongDoor(
@@ -155,7 +156,7 @@ class BlockingConnection:
 
     # -- bytes --------------------------------------------------------------------------------------------------
 
-    def _write(self, message: Message) -> int:
+    def _write(self, message: Message, *, ahead: bytes = b"") -> int:
         correlation_id = self._last_id % MAX_CORRELATION_ID + 1
         frame = encode(correlation_id, message)
         if hasattr(self, "welcome") and len(frame) > self.max_frame_bytes:
@@ -163,7 +164,7 @@ class BlockingConnection:
                 f"{type(message).__name__} of {len(frame)} bytes; {self.address} takes {self.max_frame_bytes} at most"
             )
         self._last_id = correlation_id
-        self._put(frame)
+        self._put(ahead + frame if ahead else frame)
         return correlation_id
 
     def _put(self, data: bytes | bytearray) -> None:
