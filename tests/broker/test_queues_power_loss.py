@@ -1,4 +1,4 @@
-"""A crash at every single system call of a queue view's life, by kill and by power loss.
+"""A crash at one system call after another of a queue view's life, by kill and by power loss.
 
 One scripted life (publish, lease, ack, nack, reject, a step, a restart, the second attempts) is lived again and again,
 and dies one call later each time. The next life finds what the disk holds, and whatever is there must agree with what

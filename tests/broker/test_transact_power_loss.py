@@ -1,4 +1,4 @@
-"""A crash at every single system call of transactions and a named step, by kill and by power loss.
+"""A crash at one system call after another of transactions and a named step, by kill and by power loss.
 
 One scripted life is lived again and again, and dies one call later each time. The next life finds what the disk holds,
 and whatever is there must agree with what was answered: a commit is whole and is never lost, an abort shows nothing,

@@ -1,4 +1,4 @@
-"""A crash at every single system call of a partition's life with transactions, by kill and by power loss.
+"""A crash at one system call after another of a partition's life with transactions, by kill and by power loss.
 
 One scripted life (two producers that commit and abort, a checkpoint, compaction, a restart) is lived again and again,
 and dies one call later each time. The next life finds what the disk holds, aborts what it finds open, and must agree

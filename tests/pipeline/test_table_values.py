@@ -83,12 +83,38 @@ def test_new_fields_are_noticed_either_way(rows: list[dict[str, Any]]) -> None:
 
 
 @pytest.mark.parametrize("number", ["Infinity", "-Infinity", "Inf", "-Inf", "NaN", "-NaN"])
-@pytest.mark.parametrize("field", ["price", "other", "tags"])
-def test_what_is_no_number_in_json_is_none_in_any_field(number: str, field: str) -> None:
-    array = pa.array([f'{{"{field}": {number}}}'.encode(), b'{"id": 1, "name": "Inf"}'])
+@pytest.mark.parametrize(
+    "document",
+    ['{"price": %s}', '{"other": %s}', '{"other": [1, [%s]]}', '{"other": {"x": %s}}', '{"place": {"x": %s}}'],
+)
+def test_what_is_no_number_in_json_is_none_in_any_field(number: str, document: str) -> None:
+    array = pa.array([(document % number).encode(), b'{"id": 1, "name": "Inf"}'])
     _, reasons = Decoder("json", SCHEMA).decode(array)
     assert list(reasons) == [0]
     assert Values("json", SCHEMA, notice_new=True).open(array).reasons == reasons
+
+
+@pytest.mark.parametrize("value", [b"1e999", b'"\xed\xa0\x80"'])
+def test_field_that_cannot_be_opened_is_no_reason_where_nobody_asks_for_it(value: bytes) -> None:
+    array = pa.array([b'{"id": 1, "other": %s}' % value, b'{"id": 2, "new": true}'], pa.binary())
+    law, reasons = Decoder("json", SCHEMA).decode(array)
+    opened = Values("json", SCHEMA, notice_new=True).open(array)
+    assert opened.reasons == reasons
+    assert opened.columns[0].to_pylist() == law[0].to_pylist()
+    assert opened.new == {"new": pa.bool_()}
+
+
+@pytest.mark.parametrize("levels", [999, 1_000, 5_000, 500_000])
+@pytest.mark.parametrize(("opening", "inner", "closing"), [(b"[", b"", b"]"), (b'{"a":', b"1", b"}")])
+def test_value_nested_without_end_hurts_nobody(levels: int, opening: bytes, inner: bytes, closing: bytes) -> None:
+    """Arrow's reader would end the whole process."""
+    deep = b'{"id": 1, "other": %s}' % (opening * levels + inner + closing * levels)
+    array = pa.array([deep, b'{"id": 2, "new": true}'], pa.binary())
+    _, reasons = Decoder("json", SCHEMA).decode(array)
+    opened = Values("json", SCHEMA, notice_new=True).open(array)
+    assert opened.reasons == reasons and 1 not in reasons
+    assert opened.columns[0].to_pylist()[1] == 2
+    assert opened.new["new"] == pa.bool_()
 
 
 def test_quick_way_is_taken() -> None:

@@ -8,7 +8,8 @@ Seen as whole numbers and as others, it is a double; seen as two kinds that have
 the values that are none do not fit. Text that looks like a time is text: a given schema may say more.
 """
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 import msgspec
@@ -20,8 +21,25 @@ from penstock.pipeline.link import Link
 from penstock.wire.native import messages as wire
 
 MAX_DEPTH: Final = 32  # of what is nested; deeper is text
+DEEP: Final = 1_000  # levels
 FETCH_BYTES: Final = 1 << 20
 _I64: Final = 1 << 63
+
+
+def opened(values: Iterable[bytes]) -> Iterator[Any]:
+    """The documents among these; what is none says nothing of any field.
+
+    A document may fit a schema that leaves out the very field which cannot be opened.
+    """
+    for value in values:
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            yield msgspec.json.decode(value)
+
+
+def may_be_deep(value: bytes) -> bool:
+    """Arrow's reader goes down as deep as a value is nested, and some thousand levels down it takes the whole process
+    with it: what may be nested so is not for it."""
+    return len(value) >= 2 * DEEP and value.count(b"[") + value.count(b"{") >= DEEP
 
 
 def type_of(value: Any, depth: int = 0) -> pa.DataType:
@@ -120,9 +138,6 @@ def _documents(link: Link, topic: str, partition: int, start: int, stop: int) ->
                 continue
             for record in decode_batch(fetched.batches, header.position):
                 if record.value is not None and start <= record.offset < stop:
-                    try:
-                        found.append(msgspec.json.decode(record.value))
-                    except msgspec.DecodeError:
-                        continue  # it will go to the quarantine
+                    found += opened([record.value])  # what cannot be opened will go to the quarantine
         start = fetched.next_offset
     return found

@@ -8,18 +8,14 @@ markers of ours, so that a value which is two documents, or none, cannot pass fo
 
 from typing import Any, NamedTuple
 
-import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from penstock.pipeline.decoding import Decoder, Reasons
-from penstock.pipeline.inference import fields_of, settled, unified
+from penstock.pipeline.inference import DEEP, MAX_DEPTH, fields_of, may_be_deep, opened, settled, unified
 
 _SIMPLE = (pa.bool_(), pa.int32(), pa.int64(), pa.float64(), pa.string())
-_NO_NUMBERS = (
-    "Inf|NaN"  # the one thing that Arrow takes for JSON and the law does not; in a string they cost a second look
-)
 
 
 class Opened(NamedTuple):
@@ -41,18 +37,18 @@ class Values:
 
     def open(self, values: pa.Array) -> Opened:
         if self._quick and len(values):
-            opened = self._open_quickly(values)
-            if opened is not None:
-                return opened
+            quickly = self._open_quickly(values)
+            if quickly is not None:
+                return quickly
         columns, reasons = self._decoder.decode(values)
         return Opened(columns, reasons, self._new_fields(values, reasons))
 
     def _open_quickly(self, values: pa.Array) -> Opened | None:
         """None: let the law decide."""
+        if _has_deep(values):
+            return None
         try:
             text = values.cast(pa.string())  # refuses what is not UTF-8
-            if pc.any(pc.match_substring_regex(text, _NO_NUMBERS)).as_py():
-                return None
             if text.null_count:
                 text = text.fill_null("null")
             lines = pc.binary_join_element_wise('{"v":', text, "}\n", "")
@@ -65,6 +61,8 @@ class Values:
             return None
         column = table.column(0)
         whole = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+        if not _is_ordinary(whole):
+            return None
         parts: dict[str, pa.Array] = dict(zip([field.name for field in whole.type], whole.flatten(), strict=True))
         columns = []
         for field in self._schema:
@@ -81,12 +79,8 @@ class Values:
     def _new_fields(self, values: pa.Array, reasons: Reasons) -> dict[str, pa.DataType]:
         if not self._notice_new:
             return {}
-        documents = (
-            msgspec.json.decode(value)
-            for row, value in enumerate(values.to_pylist())
-            if value is not None and row not in reasons
-        )
-        return {name: kind for name, kind in fields_of(documents).items() if name not in self._names}
+        fitting = (v for row, v in enumerate(values.to_pylist()) if v is not None and row not in reasons)
+        return {name: kind for name, kind in fields_of(opened(fitting)).items() if name not in self._names}
 
 
 def added(known: dict[str, pa.DataType], new: dict[str, pa.DataType]) -> None:
@@ -101,6 +95,25 @@ def _is_simple(kind: pa.DataType) -> bool:
     if pa.types.is_list(kind):
         return _is_simple(kind.value_type)
     return kind in _SIMPLE
+
+
+def _has_deep(values: pa.Array) -> bool:
+    """Most values are too short for that, which their offsets tell."""
+    length = pc.binary_length(values)
+    if (pc.max(length).as_py() or 0) < 2 * DEEP:
+        return False
+    return any(map(may_be_deep, values.filter(pc.greater_equal(length, 2 * DEEP)).to_pylist()))
+
+
+def _is_ordinary(array: pa.Array, depth: int = 0) -> bool:
+    """Not so in fields that the schema does not have, where Arrow reads anything: Infinity and NaN, which are no JSON,
+    and what is nested without end."""
+    kind = array.type
+    if pa.types.is_floating(kind):
+        return pc.all(pc.is_finite(array)).as_py() is not False
+    if pa.types.is_struct(kind):
+        return depth < MAX_DEPTH and all(_is_ordinary(part, depth + 1) for part in array.flatten())
+    return not pa.types.is_list(kind) or (depth < MAX_DEPTH and _is_ordinary(array.flatten(), depth + 1))
 
 
 def _shaped(array: pa.Array, kind: pa.DataType) -> Any:

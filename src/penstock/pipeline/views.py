@@ -74,12 +74,15 @@ def infer(server: str, topic: str) -> str:
     import pyarrow as pa
     import pyarrow.json as reader
 
+    from penstock.pipeline.inference import may_be_deep, opened
+
     values = sample(server, topic)
     if not values:
         raise SchemaMismatch(f"topic {topic!r} is empty, so its fields cannot be inferred; name them with a schema")
-    lines = b"\n".join(b" ".join(value.splitlines()) for value in values if value.lstrip()[:1] == b"{")
-    if not lines:
+    objects = [v for v in values if not may_be_deep(v) and isinstance(next(opened([v]), None), dict)]
+    if not objects:
         raise SchemaMismatch(f"the values of topic {topic!r} are no JSON objects; name their fields with a schema")
+    lines = b"\n".join(b" ".join(value.splitlines()) for value in objects)
     try:
         schema = reader.read_json(io.BytesIO(lines), reader.ReadOptions(block_size=SAMPLE_BYTES * 2)).schema
     except pa.ArrowInvalid as error:
